@@ -1,0 +1,37 @@
+# make run      sets up everything and trains a joint model with FedLGA on unequal devices
+# make test     sets up everything and runs the tests
+# make check    lint, formatting, types and tests
+# make test-sources   fetches the real datasets from every source it can reach and compares them
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup run test check lint types test-sources clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"fedlga needs Python 3.11 or later; {sys.executable} is {v[0]}.{v[1]}. Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: setup
+	$(BIN)/fedlga run
+
+test: setup
+	$(BIN)/python -m pytest -n auto
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/pyright
+
+check: lint types test
+
+test-sources: setup
+	$(BIN)/python -m pytest -m sources -n 0
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,209 @@
+"""Devices in a pool of persistent processes: one torch thread each, weights and updates through shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from ..local import Devices
+from ..settings import BadInput
+from ..types import Task, Update
+from .shared import SharedFolder
+from .worker import recall, remember
+
+if TYPE_CHECKING:
+    from ..types import Memory
+
+
+class WorkerFailed(RuntimeError):
+    """A worker process ended or raised; the message holds what it said."""
+
+
+class Workers:
+    """The processes. They outlive a run: a comparison starts them once."""
+
+    def __init__(self, count: int) -> None:
+        command = [sys.executable, "-m", "fedlga.backends.worker"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._processes = [
+            subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, encoding="utf-8"
+            )
+            for _ in range(count)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def ask(self, worker: int, message: dict[str, Any]) -> dict[str, Any]:
+        """Send one message to one worker and wait for its answer."""
+        process = self._processes[worker]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except (BrokenPipeError, ValueError):
+            line = ""
+        if not line:
+            raise WorkerFailed(f"worker {worker} ended unexpectedly (exit code {process.poll()})")
+        answer = json.loads(line)
+        if "bad" in answer:
+            raise BadInput(answer["bad"])
+        if "error" in answer:
+            raise WorkerFailed(f"worker {worker} failed:\n{answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+        for process in self._processes:
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = []
+
+
+@final
+class Pool:
+    """Tasks go to whichever worker is free, the longest first; updates come back in the order of the tasks."""
+
+    def __init__(self, devices: Devices, workers: Workers, setup: dict[str, Any], slots: int) -> None:
+        """`setup` is what a worker needs to make the same devices: names and numbers, no objects.
+
+        `slots` is how many updates a round may bring; more are taken, at the cost of setting up again.
+        """
+        self._workers = workers
+        self._method = devices.method
+        self._shared = SharedFolder()
+        try:
+            size = len(devices.model.vector)
+            self._rows = 1 + len(devices.method.uploads)
+            self._size = size
+            self._memory = self._shared.folder("memory")
+            self._slots = 0
+            parts = torch.from_numpy(np.concatenate(devices.parts))
+            ends = torch.tensor(np.cumsum([len(part) for part in devices.parts]))
+            data = {"images": devices.images, "labels": devices.labels, "rows": parts, "ends": ends}
+            sent = {name: self._shared.new((size,)) for name in ("w", *devices.method.sends)}
+            self._sent = {name: tensor for name, (_, tensor) in sent.items()}
+            self._setup = {
+                **setup,
+                **{name: self._shared.share(tensor)[0].plain() for name, tensor in data.items()},
+                "sent": {name: mapped.plain() for name, (mapped, _) in sent.items()},
+                "batch_size": devices.batch_size,
+                "augment": devices.augment,
+                "clip": devices.clip,
+                "memory": str(self._memory),
+            }
+            self._replies = torch.empty(0)
+            self._prepare(slots)
+        except BaseException:
+            self._shared.close()
+            raise
+
+    def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
+        """Updates in the order of the tasks; their vectors stay valid until the next call."""
+        if not tasks:
+            return []
+        self._prepare(len(tasks))
+        self._sent["w"].copy_(tasks[0].w)
+        for name, vector in tasks[0].shared.items():
+            self._sent[name].copy_(vector)
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in sorted(range(len(tasks)), key=lambda s: -tasks[s].steps):
+            waiting.put(slot)
+        answers: list[dict[str, Any] | BaseException | None] = [None] * len(tasks)
+        self._each_worker(lambda worker: self._drain(worker, tasks, waiting, answers))
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [self._update(slot, answer) for slot, answer in enumerate(answers) if isinstance(answer, dict)]
+
+    def _drain(
+        self,
+        worker: int,
+        tasks: Sequence[Task],
+        waiting: queue.SimpleQueue[int],
+        answers: list[dict[str, Any] | BaseException | None],
+    ) -> None:
+        """Give one worker tasks until none is left."""
+        while True:
+            try:
+                slot = waiting.get_nowait()
+            except queue.Empty:
+                return
+            task = tasks[slot]
+            numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
+            message = {"task": {**numbers, "slot": slot, "shared": list(task.shared)}}
+            try:
+                answers[slot] = self._workers.ask(worker, message)["update"]
+            except BaseException as error:
+                answers[slot] = error
+                return
+
+    def _update(self, slot: int, numbers: dict[str, Any]) -> Update:
+        vectors = self._replies[slot]
+        extra = {name: vectors[row] for row, name in enumerate(self._method.uploads, start=1)}
+        return Update(**numbers, delta=vectors[0], extra=extra)
+
+    def _prepare(self, slots: int) -> None:
+        """Room for that many updates; the workers learn of it, and of all the rest."""
+        if slots <= self._slots:
+            return
+        mapped, self._replies = self._shared.new((slots, self._rows, self._size))
+        self._slots = slots
+        message = {"setup": {**self._setup, "replies": mapped.plain()}, "path": sys.path}
+        failures: list[BaseException] = []
+
+        def set_up(worker: int) -> None:
+            try:
+                self._workers.ask(worker, message)
+            except BaseException as error:
+                failures.append(error)
+
+        self._each_worker(set_up)
+        if failures:
+            raise failures[0]
+
+    def _each_worker(self, work: Callable[[int], None]) -> None:
+        """Talk to all workers at once: a thread each, which mostly waits for its worker."""
+        threads = [Thread(target=work, args=(worker,), daemon=True) for worker in range(len(self._workers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def memories(self) -> Iterable[tuple[int, Memory]]:
+        """What each device remembers."""
+        devices = sorted(int(file.stem) for file in self._memory.glob("*.safetensors"))
+        return ((device, recall(self._memory, device)) for device in devices)
+
+    def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
+        """Put back what `memories` gave."""
+        for file in Path(self._memory).glob("*.safetensors"):
+            file.unlink()
+        for device, memory in memories:
+            remember(self._memory, device, memory)
+
+    def close(self) -> None:
+        """Remove the shared files; the workers belong to whoever started them."""
+        self._shared.close()

@@ -1,0 +1,105 @@
+"""A worker of the pool: reads one JSON message a line, works, answers with one. Vectors go through shared memory.
+
+Started as `python -m fedlga.backends.worker`, never by import: a user's script needs no main guard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..local import Devices
+from ..methods import make_method
+from ..models import make_model
+from ..settings import BadInput
+from ..tensors import load_tensors, save_tensors
+from ..types import Task
+from .shared import Mapped
+
+if TYPE_CHECKING:
+    from ..types import Memory
+
+
+class Worker:
+    """The devices, the shared vectors, and what devices remember, as files."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        torch.set_num_threads(1)
+        method = make_method(setup["method"], setup["options"])
+        images, labels = (Mapped(**setup[name]).open() for name in ("images", "labels"))
+        rows, ends = (Mapped(**setup[name]).open().numpy() for name in ("rows", "ends"))
+        _, channels, height, width = images.shape
+        starts = [0, *ends[:-1].tolist()]
+        self._devices = Devices(
+            method=method,
+            model=make_model(setup["model"], (channels, height, width), setup["classes"], setup["seed"]),
+            images=images,
+            labels=labels,
+            parts=[rows[start:end] for start, end in zip(starts, ends.tolist(), strict=True)],
+            batch_size=setup["batch_size"],
+            augment=setup["augment"],
+            clip=setup["clip"],
+        )
+        self._uploads = method.uploads
+        self._sent = {name: Mapped(**mapped).open() for name, mapped in setup["sent"].items()}
+        self._replies = Mapped(**setup["replies"]).open()
+        self._memory = Path(setup["memory"])
+
+    def work(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One task: the numbers come in the message, the vectors stand in shared memory."""
+        slot, shared = message.pop("slot"), message.pop("shared")
+        task = Task(**message, w=self._sent["w"], shared={name: self._sent[name] for name in shared})
+        update, memory = self._devices.work(task, recall(self._memory, task.device))
+        if memory:
+            remember(self._memory, task.device, memory)
+        for row, vector in enumerate((update.delta, *(update.extra[name] for name in self._uploads))):
+            self._replies[slot, row].copy_(vector)
+        numbers = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
+        return {name: value for name, value in numbers.items() if name not in ("delta", "extra")}
+
+
+def recall(folder: Path, device: int) -> Memory:
+    """What a device remembers."""
+    file = folder / f"{device}.safetensors"
+    return load_tensors(file)[0] if file.exists() else {}
+
+
+def remember(folder: Path, device: int, memory: Memory) -> None:
+    """Keep what a device remembers."""
+    save_tensors(folder / f"{device}.safetensors", memory)
+
+
+def main() -> None:
+    """Answer messages until the pool closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us, who then closes the pipe
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a model prints must not stand among the answers
+    worker = None
+    for line in sys.stdin:
+        message = json.loads(line)
+        try:
+            if "setup" in message:
+                sys.path[:] = message["path"]
+                worker = Worker(message["setup"])
+                answer: dict[str, Any] = {"ready": True}
+            else:
+                assert worker is not None, "a task before the set-up"
+                answer = {"update": worker.work(message["task"])}
+        except BadInput as error:
+            answer = {"bad": str(error)}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

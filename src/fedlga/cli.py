@@ -1,0 +1,364 @@
+"""The command line. Exit codes: 0 done, 1 the run failed or was stopped, 2 the call was wrong."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import __version__
+from .settings import BadInput
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from .experiment import Experiment
+
+
+def main() -> None:
+    """Run the command; a wrong call costs one line, never a traceback."""
+    try:
+        sys.exit(cli.main(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        fail(error.format_message().replace("\n", " "))
+    except BadInput as error:
+        fail(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # `fedlga ... | head`
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def fail(message: str, code: int = 2) -> None:
+    """One line, and out."""
+    click.echo(f"fedlga: {message}", err=True)
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="fedlga")
+def cli() -> None:
+    """Federated learning for devices that are not equal.
+
+    \b
+    fedlga run                                    FedLGA as in its paper, on Fashion-MNIST
+    fedlga run --preset digits                    a first step, in seconds, without a download
+    fedlga compare --methods fedavg,fedlga --seeds 0-4
+    fedlga data show --preset paper               who holds what
+    """
+
+
+Command = Callable[..., Any]
+
+
+def experiment_options(command: Command) -> Command:
+    """The options that say which experiment is meant."""
+    options = [
+        click.argument("experiment", required=False, type=click.Path(dir_okay=False, path_type=Path)),
+        click.option("--preset", metavar="NAME", help="Start from a preset: see fedlga presets. Default: paper."),
+        click.option("--dataset", metavar="D", help="fashion-mnist, cifar-10, cifar-100 or digits."),
+        click.option("--rounds", type=int, metavar="T", help="Rounds to train."),
+        click.option("--target", type=float, metavar="A", help="Test accuracy to reach, such as 0.65."),
+        click.option("--backend", metavar="B", help="serial or pool."),
+        click.option("--workers", type=int, metavar="W", help="Processes of the pool; 0: one a core."),
+        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any field: see fedlga fields."),
+        click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@experiment_options
+@click.option("--method", metavar="M", help="fedavg, fedprox, fednova, scaffold, feddyn or fedlga.")
+@click.option("--stragglers", metavar="POLICY", help="wait, drop, keep or complete.")
+@click.option("--seed", type=int, metavar="S", help="Of all draws.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder. Default: a new one in runs/."
+)
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with a run that was stopped.")
+def run(
+    experiment: Path | None,
+    preset: str | None,
+    sets: tuple[str, ...],
+    data_dir: str | None,
+    out: Path | None,
+    resume: Path | None,
+    **flags: Any,
+) -> int:
+    """Train a joint model: EXPERIMENT.toml, or a preset.
+
+    DIR then holds experiment.toml, rounds.jsonl, summary.json, model.safetensors and a checkpoint.
+    """
+    from . import runs
+    from .display import Display, headline, run_table
+
+    changes = wanted(flags, sets)
+    if resume is not None:
+        if experiment or preset or out:
+            raise BadInput("--resume: got it with another experiment or --out; the folder holds the experiment")
+        chosen, folder = runs.resumable(resume, changes), resume
+    else:
+        chosen = start_from(experiment, preset).changed(changes)
+        folder = out or new_folder("runs", f"{chosen.method}-{chosen.dataset}-seed{chosen.seed}")
+    with Display() as display, stop_between_rounds(display.say) as stopped:
+        display.say(headline(chosen))
+        display.begin(chosen.rounds)
+        records = runs.recorded(chosen, folder, resume=resume is not None, data_dir=data_dir, progress=display.fetching)
+        for record in records:
+            display.round(record)
+            if record.note:
+                display.say(f"round {record.round}: {record.note}")
+            if stopped():
+                break
+        records.close()
+    finished = runs.read(folder)
+    display.console.print(run_table(finished.summary))
+    display.say(f"run folder: {folder}")
+    if not finished.summary["finished"]:
+        display.say(f"to go on: fedlga run --resume {folder}")
+    return 0 if finished.summary["finished"] and not finished.summary["diverged"] else 1
+
+
+@cli.command()
+@experiment_options
+@click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six.")
+@click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to compare. Default: each method's own.")
+@click.option("--seeds", "seed_text", default="0-4", show_default=True, metavar="S", help="Such as 0-4 or 0,3,7.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with a comparison.")
+def compare(
+    experiment: Path | None,
+    preset: str | None,
+    sets: tuple[str, ...],
+    data_dir: str | None,
+    methods: str | None,
+    policies: str | None,
+    seed_text: str,
+    out: Path | None,
+    resume: Path | None,
+    **flags: Any,
+) -> int:
+    """Compare methods and policies over the same seeds: mean and spread in one table.
+
+    DIR then holds comparison.csv, runs.csv, comparison.json, and a run folder for each run.
+    """
+    from .backends.pool import Workers
+    from .compare import Plan, begin, compared, folder_of, table
+    from .display import Display, comparison_table, outcome
+    from .experiment import seeds
+    from .methods import METHODS
+    from .runs import check_free, read
+    from .simulation import load_data, worker_count
+
+    if resume is not None:
+        if experiment or preset or out or methods or policies or sets or any(v is not None for v in flags.values()):
+            raise BadInput("--resume: got it with other options; the folder holds all of the comparison")
+        plan, folder = Plan.load(resume), resume
+    else:
+        changes = wanted(flags, sets)
+        if fixed := {"method", "stragglers", "seed"} & set(changes):
+            raise BadInput(f"--set: {sorted(fixed)[0]} is what compare varies; use --methods, --stragglers, --seeds")
+        plan = Plan(
+            base=start_from(experiment, preset),
+            changes=changes,
+            methods=methods.split(",") if methods else list(METHODS),
+            policies=policies.split(",") if policies else [],
+            seeds=list(seeds(seed_text)),
+        )
+        folder = out or new_folder("comparisons", "comparison")
+    experiments = plan.experiments()
+    if resume is None:
+        check_free(folder)
+    workers = Workers(worker_count(experiments[0])) if experiments[0].backend == "pool" else None
+    ended = 0
+    try:
+        with Display() as display, stop_between_rounds(display.say) as stopped:
+            loaded = load_data(experiments[0], data_dir, display.fetching)
+            if resume is None:
+                begin(plan, folder, loaded)
+            display.say(f"{len(experiments)} runs into {folder}")
+            display.begin(sum(e.rounds for e in experiments))
+            steps = compared(plan, folder, loaded, workers)
+            for step in steps:
+                e, before = step.experiment, sum(x.rounds for x in experiments[: step.number - 1])
+                if step.record is not None:
+                    display.round(step.record, before + step.record.round)
+                else:
+                    ended = step.number
+                    said = outcome(read(folder_of(folder, e)).summary)
+                    display.say(f"{ended}/{len(experiments)} {e.method} ({e.policy}) seed {e.seed}: {said}")
+                if stopped():
+                    break
+            steps.close()
+    finally:
+        if workers is not None:
+            workers.close()
+    whole = ended == len(experiments)
+    display.console.print(comparison_table(table(plan, folder), experiments[0].target))
+    display.say("mean ± standard deviation over the seeds; seconds and rounds of the runs that reached the target;")
+    display.say("v first: mean difference in rounds to the first row, seed by seed")
+    display.say(f"written: {folder}/comparison.csv, runs.csv, comparison.json")
+    if not whole:
+        display.say(f"to go on: fedlga compare --resume {folder}")
+    return 0 if whole else 1
+
+
+@cli.group()
+def data() -> None:
+    """Datasets: what there is, fetching it, who holds what."""
+
+
+@data.command("list")
+@click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache.")
+def data_list(data_dir: str | None) -> None:
+    """The datasets, and whether they are here."""
+    from .data.datasets import DATASETS, cache_folder
+
+    cache = cache_folder(data_dir)
+    for name, dataset in DATASETS.items():
+        here = "part of the package" if not dataset.files else "not fetched"
+        if dataset.files and not dataset.missing(cache / dataset.folder):
+            here = f"in {cache / dataset.folder}"
+        click.echo(f"{name:<14} {dataset.title}\n{'':<14} {here}")
+
+
+@data.command("fetch")
+@click.argument("name")
+@click.option("--data-dir", metavar="DIR", help="Where to keep it. Default: $FEDLGA_DATA, or your cache.")
+def data_fetch(name: str, data_dir: str | None) -> None:
+    """Fetch a dataset and check every byte of it."""
+    from .data.datasets import DATASETS, cache_folder, fetch
+    from .display import Display
+    from .settings import choose
+
+    cache = cache_folder(data_dir)
+    dataset = DATASETS[choose("dataset", name, DATASETS)]
+    with Display() as display:
+        folder = fetch(name, cache, display.fetching) if dataset.files else None
+        for file in dataset.files:
+            dataset.checked((folder or cache) / file)
+    click.echo(f"{name}: {folder or 'part of the package'}, complete and as published")
+
+
+@data.command("show")
+@experiment_options
+@click.option("--seed", type=int, metavar="S", help="Of the partition.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Also draw it: .png, .svg or .pdf.")
+def data_show(
+    experiment: Path | None,
+    preset: str | None,
+    sets: tuple[str, ...],
+    data_dir: str | None,
+    out: Path | None,
+    **flags: Any,
+) -> None:
+    """Show who holds what: how many examples of each class every device has."""
+    from .data.partition import counts
+    from .data.picture import as_text, draw
+    from .display import Display
+    from .simulation import load_data, make_parts
+
+    chosen = start_from(experiment, preset).changed(wanted(flags, sets))
+    if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
+        raise BadInput(f"--out: got {str(out)!r}; it takes a file that ends in .png, .svg or .pdf")
+    with Display() as display:
+        held = load_data(chosen, data_dir, display.fetching)
+    table = counts(make_parts(chosen, held), held.train_labels.numpy(), held.classes)
+    title = f"{chosen.dataset}, {chosen.devices} devices, partition {chosen.partition}, seed {chosen.seed}"
+    click.echo(title)
+    click.echo(as_text(table))
+    if out is not None:
+        draw(table, title, out)
+        click.echo(f"drawn: {out}")
+
+
+@cli.command()
+def presets() -> None:
+    """The presets, and how they differ from `paper`."""
+    from .experiment import PRESET_MEANINGS, PRESETS
+
+    for name, values in PRESETS.items():
+        click.echo(f"{name:<14} {PRESET_MEANINGS[name]}")
+        for key, value in values.items():
+            click.echo(f"{'':<14}   {key} = {value}")
+
+
+@cli.command()
+def fields() -> None:
+    """Every field of an experiment, for --set and TOML files: default and meaning."""
+    import dataclasses
+
+    from .experiment import Experiment
+    from .methods import METHODS, method_class
+    from .stragglers import POLICIES
+
+    owners: dict[str, Any] = {"": Experiment, **{m: method_class(m) for m in METHODS}, **POLICIES}
+    for owner, cls in owners.items():
+        for field in dataclasses.fields(cls):
+            if "meaning" in field.metadata:
+                name = f"{owner}.{field.name}" if owner else field.name
+                default = "unset" if field.default is None else field.default
+                click.echo(f"{name:<20} {default!s:<20} {field.metadata['meaning']}")
+
+
+def start_from(file: Path | None, preset_name: str | None) -> Experiment:
+    """The experiment of a TOML file or a preset."""
+    from .experiment import Experiment, preset
+
+    if file is not None and preset_name is not None:
+        raise BadInput(f"--preset: got {preset_name!r} with {str(file)!r}; it takes one of the two")
+    return Experiment.load(file) if file is not None else preset(preset_name or "paper")
+
+
+def wanted(flags: dict[str, Any], sets: tuple[str, ...]) -> dict[str, Any]:
+    """What the options change: the named ones, then --set in its order."""
+    from .experiment import parsed
+
+    return {name: value for name, value in flags.items() if value is not None} | dict(parsed(text) for text in sets)
+
+
+def new_folder(parent: str, name: str) -> Path:
+    """A folder name that is not taken."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")
+    found, count = Path(parent) / stem, 1
+    while found.exists():
+        count += 1
+        found = Path(parent) / f"{stem}-{count}"
+    return found
+
+
+@contextmanager
+def stop_between_rounds(say: Callable[[str], None]) -> Generator[Callable[[], bool]]:
+    """Ctrl-C (or a polite kill) finishes the round it falls into: nothing is lost. A second one does not wait."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        say("stopping after this round; Ctrl-C again to stop at once (and go on from the last checkpoint)")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    main()

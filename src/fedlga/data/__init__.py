@@ -1,0 +1,1 @@
+"""Data: where it comes from, what it is, who holds what."""

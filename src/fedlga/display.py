@@ -1,0 +1,165 @@
+"""What a person sees in the terminal: live progress, and small tables at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .experiment import Experiment
+from .types import Record
+
+PLAIN_SECONDS = 5.0  # between lines when nobody watches live
+NAMES_SHOWN = 3
+
+
+class Display:
+    """A live line on a terminal; a plain one now and then in a file or a pipe. Use as a context manager."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._live = self.console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._total = 0
+        self._said = 0.0
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, total: int, done: int = 0, title: str = "round") -> None:
+        """Start counting `total` rounds."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._total, self._title, self._started, self._from = total, title, time.monotonic(), done
+        self._task = self._progress.add_task(f"{title} {done}/{total}", total=total, completed=done, said="starting")
+
+    def round(self, record: Record, count: int | None = None) -> None:
+        """One more round is done."""
+        count = record.round if count is None else count
+        if self._live and self._task is not None:
+            text = f"{self._title} {count}/{self._total}"
+            self._progress.update(self._task, completed=count, description=text, said=said(record))
+        elif time.monotonic() - self._said > PLAIN_SECONDS or count == self._total:
+            self._said = time.monotonic()
+            each = (self._said - self._started) / max(count - self._from, 1)
+            left = f"{each * (self._total - count):.0f} s left"
+            self.console.print(f"{self._title} {count}/{self._total}  {said(record)}  {left}", soft_wrap=True)
+
+    def fetching(self, what: str, done: int, total: int | None) -> None:
+        """Bytes are coming in."""
+        so_far = f"{done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else "") if done else ""
+        if self._live:
+            if self._task is None or self._total:
+                self.begin(0, title="")
+            assert self._task is not None
+            self._progress.update(self._task, description=f"fetching {what}", total=total, completed=done, said=so_far)
+        elif time.monotonic() - self._said > PLAIN_SECONDS:
+            self._said = time.monotonic()
+            self.console.print(f"fetching {what} {so_far}")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def said(record: Record) -> str:
+    """A round in few words: accuracy, loss, who was slow."""
+    accuracy = f"accuracy {record.accuracy:.1%}" if record.accuracy is not None else ""
+    loss = f"loss {record.loss:.3f}" if record.loss is not None else ""
+    slow = record.slow
+    names = " ".join(str(d) for d in slow[:NAMES_SHOWN]) + (
+        f" +{len(slow) - NAMES_SHOWN}" if len(slow) > NAMES_SHOWN else ""
+    )
+    return "  ".join(part for part in (accuracy, loss, f"slow {names}" if slow else "nobody slow") if part)
+
+
+def headline(e: Experiment) -> str:
+    """An experiment in one line."""
+    fleets = {
+        "paper": f"{e.rho:.0%} of them slow",
+        "equal": "all equally fast",
+        "speeds": f"of unequal speed, deadline {e.deadline:g} s" if e.deadline else "of unequal speed",
+        "trace": f"as recorded in {e.trace}",
+    }
+    return (
+        f"{e.method} ({e.policy}) on {e.dataset}: {e.cohort} of {e.devices} devices a round, {fleets[e.fleet]}; "
+        f"seed {e.seed}"
+    )
+
+
+def run_table(summary: Mapping[str, Any]) -> Table:
+    """The end of a run."""
+    s = summary
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    reached = s["rounds_to_target"]
+    rows = {
+        "rounds": f"{s['rounds']}" + ("" if s["finished"] else " (stopped early)"),
+        "best accuracy": _percent(s["best_accuracy"]),
+        "final accuracy": _percent(s["final_accuracy"]),
+        f"to {s['target']:.0%}": "not reached"
+        if reached is None
+        else f"{reached} rounds, {s['seconds_to_target']:.1f} s, {s['simulated_seconds_to_target']:.0f} simulated s",
+        "seconds": f"{s['seconds']:.1f} ({s['seconds_per_round']:.3f} a round)" if s["rounds"] else "0",
+        "simulated seconds": f"{s['simulated_seconds']:.0f}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def outcome(summary: Mapping[str, Any]) -> str:
+    """A run's end in a few words."""
+    best = f"best {_percent(summary['best_accuracy'])}"
+    if summary["diverged"]:
+        return f"diverged in round {summary['rounds']}, {best}"
+    reached = summary["rounds_to_target"]
+    return f"{summary['target']:.0%} " + ("never" if reached is None else f"after {reached} rounds") + f", {best}"
+
+
+def comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
+    """Mean and spread over paired seeds, within 80 columns."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("method", no_wrap=True)
+    table.add_column("stragglers", no_wrap=True)
+    for name in (f"rounds to {target:.0%}", "reached", "v first", "best", "seconds", "simulated s"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row["method"],
+            row["stragglers"],
+            _spread(row, "rounds_to_target", ".0f", sd=".0f"),
+            f"{row['reached']}/{row['seeds']}",
+            "" if row["rounds_more"] is None else f"{row['rounds_more']:+.1f}",
+            _spread(row, "best_accuracy", ".1%", sd=".1%"),
+            _spread(row, "seconds_to_target", ".1f", sd=".1f"),
+            _spread(row, "simulated_seconds_to_target", ".0f", sd=".0f"),
+        )
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2%}"
+
+
+def _spread(row: Mapping[str, Any], measure: str, form: str, sd: str) -> str:
+    if row[measure] is None:
+        return "never"
+    spread = row[f"{measure}_sd"]
+    return f"{row[measure]:{form}}" + ("" if spread is None else f" ±{spread:{sd}}")

@@ -1,0 +1,136 @@
+"""The round: the paper's Algorithm 2 with any method and any answer to stragglers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from .draws import Stream, generator
+from .fleet import Effort, Fleet
+from .methods.base import Method
+from .stragglers import Policy
+from .types import Backend, Record, Server, Task, Update
+
+if TYPE_CHECKING:
+    from .types import Vector
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything that stays the same from round to round."""
+
+    method: Method
+    policy: Policy
+    fleet: Fleet
+    backend: Backend
+    evaluate: Callable[[Vector], tuple[float, float]]  # weights -> test accuracy and loss
+    examples: Sequence[int]  # held by each device
+    cohort: int  # K, selected in a round
+    lr: float
+    lr_decay: float
+    momentum: float
+    seed: int
+    replacement: bool  # select with replacement: the paper's scheme I
+    by_examples: bool  # average by examples; otherwise uniformly
+    evaluate_every: int = 1
+
+    @cached_property
+    def all_examples(self) -> int:
+        """Of the whole federation."""
+        return sum(self.examples)
+
+
+def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple[Server, Record]]:
+    """Go on from `server` to round `until`, one round at a time.
+
+    It ends early when the weights are no longer numbers; the last record's note says so.
+    """
+    f = federation
+    while server.round < until:
+        started = time.perf_counter()
+        drawn = select(f, server.round)
+        efforts = f.fleet.draw(server.round, list(drawn))
+        tasks = [task(f, server, e) for e in efforts if takes_part(f.policy, e)]
+        updates = [weighed(f, u, drawn[u.device]) for u in f.backend.run(tasks)]
+
+        answer = f.policy.answer(server, updates)
+        server = replace(server, round=server.round + 1, memory={**server.memory, **(answer.memory or {})})
+        if answer.updates:
+            server = f.method.aggregate(server, answer.updates)
+
+        note = answer.note or (None if updates else "nobody reported: the model stays as it was")
+        diverged = not bool(torch.isfinite(server.w).all())
+        if diverged:
+            note = "the weights are no longer finite numbers: the run stops here"
+        due = server.round % f.evaluate_every == 0 or server.round == until or diverged
+        accuracy, loss = f.evaluate(server.w) if due else (None, None)
+        done = efforts if not f.policy.waits else [replace(e, steps=0 if e.lost else e.steps_asked) for e in efforts]
+        yield (
+            server,
+            Record(
+                round=server.round,
+                accuracy=accuracy,
+                loss=loss,
+                train_loss=sum(u.train_loss for u in updates) / len(updates) if updates else None,
+                seconds=time.perf_counter() - started,
+                simulated_seconds=f.fleet.seconds(efforts, waits=f.policy.waits),
+                lr=rate(f, server.round - 1),
+                devices=[e.device for e in done],
+                steps=[e.steps for e in done],
+                steps_asked=[e.steps_asked for e in done],
+                slow=[e.device for e in efforts if e.slow],
+                absent=[e.device for e in done if e.steps == 0],
+                used=[u.device for u in answer.updates],
+                scales={u.device: u.scale for u in answer.updates if u.scale != 1},
+                growth=answer.growth,
+                note=note,
+            ),
+        )
+        if diverged:
+            return
+
+
+def select(f: Federation, round: int) -> Counter[int]:
+    """The devices of this round, and how often each was drawn (once, unless drawn with replacement)."""
+    rng = generator(f.seed, Stream.SAMPLE, round)
+    return Counter(int(d) for d in rng.choice(len(f.examples), size=f.cohort, replace=f.replacement))
+
+
+def takes_part(policy: Policy, effort: Effort) -> bool:
+    """Whether a device's work is worth simulating: it will send something, and it will be used."""
+    if effort.lost:
+        return False
+    return policy.waits or (effort.steps > 0 and (policy.uses_unfinished or not effort.slow))
+
+
+def task(f: Federation, server: Server, effort: Effort) -> Task:
+    """What goes to one device."""
+    return Task(
+        round=server.round,
+        device=effort.device,
+        w=server.w,
+        steps=effort.steps_asked if f.policy.waits else effort.steps,
+        steps_asked=effort.steps_asked,
+        lr=rate(f, server.round),
+        momentum=f.momentum,
+        seed=f.seed,
+        shared={name: server.memory[name] for name in f.method.sends if name in server.memory},
+    )
+
+
+def rate(f: Federation, round: int) -> float:
+    """eta_l after `round` rounds of decay: eta_l <- (1 - gamma) eta_l."""
+    return f.lr * (1 - f.lr_decay) ** round
+
+
+def weighed(f: Federation, update: Update, times: int) -> Update:
+    """An update with its weight in this round's mean and its device's share of the federation."""
+    if f.by_examples:
+        return replace(update, weight=times * update.examples, share=update.examples / f.all_examples)
+    return replace(update, weight=float(times), share=1 / len(f.examples))

@@ -1,0 +1,114 @@
+"""The devices: their data, and the only SGD loop. Every method trains through it, on every backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from .data.augment import crop_and_flip
+from .draws import Stream, generator, torch_seed
+from .types import Local, Task, Update
+
+if TYPE_CHECKING:
+    from .methods.base import Method
+    from .models import FlatModel
+    from .types import Array, Memory, Vector
+
+
+@dataclass(frozen=True)
+class Devices:
+    """All devices of a simulated federation; `parts[i]` are the rows of the shared data that device i holds."""
+
+    method: Method
+    model: FlatModel
+    images: torch.Tensor
+    labels: torch.Tensor
+    parts: Sequence[Array]
+    batch_size: int
+    augment: bool = False
+    clip: float = 0.0
+
+    def work(self, task: Task, memory: Memory) -> tuple[Update, Memory]:
+        """Do one task. Returns the update, and what the device remembers from now on."""
+        local = self.method.local(task, memory)
+        with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
+            torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
+            delta, steps, train_loss = sgd(self.model, task, local, self.batches(task), clip=self.clip)
+        upload, keep = self.method.finish(task, delta, steps, memory)
+        update = Update(
+            device=task.device,
+            delta=delta,
+            examples=len(self.parts[task.device]),
+            steps=steps,
+            steps_asked=task.steps_asked,
+            train_loss=train_loss,
+            extra=upload,
+            lr=task.lr,
+            momentum=task.momentum,
+        )
+        return update, keep
+
+    def batches(self, task: Task) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """An endless stream: shuffle the device's data, cut it into batches, shuffle again.
+
+        However far a device gets, it sees the beginning of the same stream.
+        """
+        rng = generator(task.seed, Stream.BATCHES, task.round, task.device)
+        rows = self.parts[task.device]
+        while True:
+            order = torch.from_numpy(rng.permutation(rows))
+            for start in range(0, len(order), self.batch_size):
+                batch = order[start : start + self.batch_size]
+                images = self.images[batch]
+                yield crop_and_flip(images, rng) if self.augment else images, self.labels[batch]
+
+
+def sgd(
+    model: FlatModel,
+    task: Task,
+    local: Local,
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    *,
+    clip: float = 0.0,
+) -> tuple[Vector, int, float]:
+    """SGD with gradient + constant + pull * (w_local - w_sent). Returns delta, the steps done and the mean loss.
+
+    Momentum starts at zero each time: nothing of the optimiser outlives the round.
+    """
+    w, gradient = model.vector, model.gradient
+    w.copy_(task.w)
+    velocity = torch.zeros_like(w) if task.momentum else None
+    moved = torch.empty_like(w) if local.pull else None
+    total, steps = torch.zeros(()), 0
+    for images, labels in islice(batches, task.steps):
+        gradient.zero_()
+        loss = cross_entropy(model.module(images), labels)
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        if local.constant is not None:
+            gradient.add_(local.constant)
+        if moved is not None:
+            gradient.add_(torch.sub(w, task.w, out=moved), alpha=local.pull)
+        if clip:
+            norm = math.sqrt(float(torch.dot(gradient, gradient)))
+            gradient.mul_(min(1.0, clip / (norm + 1e-6)))
+        step = gradient if velocity is None else velocity.mul_(task.momentum).add_(gradient)
+        w.add_(step, alpha=-task.lr)
+        total += loss.detach()
+        steps += 1
+    return w - task.w, steps, (total / max(steps, 1)).item()
+
+
+def steps_in_epoch(examples: int, batch_size: int, steps_per_epoch: int) -> int:
+    """SGD steps in one unit of local work: a fixed number, or (0) one pass over the device's data."""
+    return steps_per_epoch or -(-examples // batch_size)
+
+
+def no_memory() -> Mapping[str, Vector]:
+    """What a device remembers before it ever took part."""
+    return {}

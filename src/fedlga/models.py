@@ -1,0 +1,155 @@
+"""The models: MLP-400, a small CNN, ResNet-20 with GroupNorm, and a user's own as 'package.module:function'."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .draws import Stream, torch_seed
+from .methods import imported
+from .settings import BadInput, choose
+
+if TYPE_CHECKING:
+    from .types import Vector
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """The paper's model for Fashion-MNIST: one hidden layer of 400."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 400), nn.ReLU(), nn.Linear(400, classes))
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """Two convolutions of 16 and 32 channels, each halved by pooling, and one hidden layer of 64."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions with GroupNorm and a shortcut; where the size changes, the shortcut is a strided slice
+    padded with zero channels (option A of He et al. 2016, section 4.2: no parameters).
+    """
+
+    def __init__(self, inside: int, outside: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+        self.norm_first = nn.GroupNorm(groups, outside)
+        self.second = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.norm_second = nn.GroupNorm(groups, outside)
+        self.stride, self.extra = stride, outside - inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # noqa: D102
+        y = self.norm_second(self.second(torch.relu(self.norm_first(self.first(x)))))
+        if self.extra:
+            x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+        return torch.relu(x + y)
+
+
+def resnet20(shape: Shape, classes: int) -> nn.Module:
+    """ResNet-20 (16, 32, 64 channels) with GroupNorm of 2 groups, as Hsieh et al. 2020 use it on non-iid data."""
+    groups = 2
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), nn.GroupNorm(groups, 16), nn.ReLU()]
+    inside = 16
+    for outside in (16, 32, 64):
+        for index in range(3):
+            layers.append(Block(inside, outside, 2 if index == 0 and outside > 16 else 1, groups))  # noqa: PLR2004
+            inside = outside
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet20": resnet20}
+
+
+class FlatModel:
+    """A module whose trainable parameters are views of one vector, and their gradients of another."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self.vector: Vector = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.gradient: Vector = torch.zeros_like(self.vector)
+        start = 0
+        for p in parameters:
+            end = start + p.numel()
+            p.data = self.vector[start:end].view_as(p)
+            p.grad = self.gradient[start:end].view_as(p)
+            start = end
+
+
+def make_model(name: str, shape: Shape, classes: int, seed: int) -> FlatModel:
+    """A model with the starting weights that this seed gives, whatever the method."""
+    make = imported("model", name) if ":" in name else MODELS[choose("model", name, MODELS)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, Stream.WEIGHTS))
+        module = make(shape, classes)
+        if not isinstance(module, nn.Module):
+            raise BadInput(
+                f"model: {name!r} gave a {type(module).__name__}; it takes a function that returns an nn.Module"
+            )
+        _check_parameters(name, module)
+        _check_fit(name, module, shape, classes)
+        _check_buffers(name, module, shape)
+    return FlatModel(module)
+
+
+def _check_parameters(name: str, module: nn.Module) -> None:
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if not trainable:
+        raise BadInput(f"model: {name!r} has no trainable parameters")
+    odd = {str(p.dtype) for p in trainable if p.dtype != torch.float32}
+    if odd:
+        raise BadInput(f"model: {name!r} has parameters of {', '.join(sorted(odd))}; it takes torch.float32")
+
+
+def _check_fit(name: str, module: nn.Module, shape: Shape, classes: int) -> None:
+    """One batch goes in, and one score a class comes out."""
+    probe = copy.deepcopy(module).eval()
+    try:
+        with torch.no_grad():
+            out = probe(torch.zeros(2, *shape))
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"model: {name!r} does not take images of shape {shape} ({reason})") from error
+    if not isinstance(out, torch.Tensor) or out.shape != (2, classes):
+        got: object = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise BadInput(f"model: {name!r} gives {got} for 2 images; it takes one score a class, {(2, classes)}")
+
+
+def _check_buffers(name: str, module: nn.Module, shape: Shape) -> None:
+    """Constant buffers are fine. Those that training moves (BatchNorm's) are not weights, and no method here knows
+    how to average them.
+    """
+    before = {key: value.clone() for key, value in module.named_buffers()}
+    if not before:
+        return
+    probe = copy.deepcopy(module).train()
+    with torch.no_grad():
+        probe(torch.randn(2, *shape))
+    moved = [key for key, value in probe.named_buffers() if not torch.equal(value, before[key])]
+    if moved:
+        raise BadInput(
+            f"model: {name!r} has buffers that training changes ({_some(moved)}); they cannot be averaged: "
+            "use GroupNorm or LayerNorm in place of BatchNorm"
+        )
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,28 @@
+"""Named vectors in a file: safetensors, so that reading one never runs code, and written in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .types import Memory
+
+
+def save_tensors(path: Path, vectors: Memory, metadata: Mapping[str, str] | None = None) -> None:
+    """A break leaves the old file or the new, never half of it."""
+    from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
+
+    half = path.with_name(path.name + ".half")
+    save_file({name: v.detach().contiguous() for name, v in vectors.items()}, half, metadata=dict(metadata or {}))
+    half.replace(path)
+
+
+def load_tensors(path: Path) -> tuple[Memory, dict[str, str]]:
+    """What `save_tensors` wrote: the vectors and the metadata."""
+    from safetensors import safe_open  # pyright: ignore[reportUnknownVariableType]
+
+    opened: Any = safe_open(path, framework="pt")
+    with opened as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118

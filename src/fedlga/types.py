@@ -1,0 +1,126 @@
+"""The words of a federation: what the aggregator sends, what a device answers, what a run is, what a round leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Vector = torch.Tensor  # flat float32; the whole model is one vector
+    Memory = Mapping[str, Vector]  # named vectors that live on from round to round
+
+
+@dataclass(frozen=True)
+class Task:
+    """Aggregator -> device: start from `w` and do `steps` of the `steps_asked` SGD steps at rate `lr`."""
+
+    round: int
+    device: int
+    w: Vector
+    steps: int  # what the device gets done before the aggregator stops waiting
+    steps_asked: int  # the full work: E units
+    lr: float  # this round's rate, after any decay
+    momentum: float
+    seed: int
+    shared: Memory  # what the method sends along with the weights
+
+
+@dataclass(frozen=True)
+class Update:
+    """Device -> aggregator: how far the weights moved, and the work that was really done."""
+
+    device: int
+    delta: Vector  # w_local - w_sent
+    examples: int
+    steps: int  # measured by the device, never recomputed from a configuration
+    steps_asked: int
+    train_loss: float
+    extra: Memory  # the method's own uploads
+    lr: float
+    momentum: float
+    weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights
+    share: float = 0.0  # of the whole federation: 1/N, or examples over everyone's examples
+    scale: float = 1.0  # what the aggregator multiplied delta by; 1 as sent
+
+    @property
+    def finished(self) -> bool:
+        """Whether the device did all it was asked for."""
+        return self.steps >= self.steps_asked
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a method adds to every gradient on the device: constant + pull * (w_local - w_sent)."""
+
+    constant: Vector | None = None
+    pull: float = 0.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """All that a run is, but for what devices remember."""
+
+    round: int  # rounds done
+    w: Vector
+    memory: Memory = field(default_factory=dict[str, "Vector"])
+
+
+class Backend(Protocol):
+    """Where devices live. It runs their tasks and keeps what each device remembers from round to round."""
+
+    def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
+        """Updates in the order of the tasks; their vectors stay valid until the next call."""
+        ...
+
+    def memories(self) -> Iterable[tuple[int, Memory]]:
+        """What each device remembers, for a checkpoint."""
+        ...
+
+    def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
+        """Put back what `memories` gave."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes and files."""
+        ...
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one round leaves behind: a line of rounds.jsonl."""
+
+    round: int  # counted from 1
+    accuracy: float | None  # on the test data; None in rounds without an evaluation
+    loss: float | None
+    train_loss: float | None  # mean over the devices that reported; None when nobody did
+    seconds: float
+    simulated_seconds: float
+    lr: float
+    devices: list[int]  # the selected, in the order of selection
+    steps: list[int]  # what each got done by the end of the round; 0: it sent nothing
+    steps_asked: list[int]
+    slow: list[int]  # devices that sent unfinished work, or would have
+    absent: list[int]  # devices that sent nothing
+    used: list[int]  # devices whose update went into the mean
+    scales: dict[int, float]  # completed devices: what their update was multiplied by
+    growth: float | None = None  # exponent of the growth law, where completion used one
+    note: str | None = None  # anything out of the ordinary, in words
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, which knows no not-a-number: those become None."""
+        values = dataclasses.asdict(self)
+        numbers = {k: v for k, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
+        return {**values, **dict.fromkeys(numbers)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Record:
+        """The record that `as_dict` wrote; JSON turned the keys of `scales` into text."""
+        fields: dict[str, Any] = {**values, "scales": {int(k): v for k, v in values["scales"].items()}}
+        return cls(**fields)
