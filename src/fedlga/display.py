@@ -41,7 +41,8 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._live:
+            self._progress.stop()
 
     def begin(self, total: int, done: int = 0, title: str = "round") -> None:
         """Start counting `total` rounds."""

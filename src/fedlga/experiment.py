@@ -39,7 +39,7 @@ class Experiment:
     epochs: int = setting(5, "E, units of local work in a round", least=1)
     steps_per_epoch: int = setting(1, "SGD steps in a unit (1: Eq. 2 to the letter); 0: a pass over the data", least=0)
     batch_size: int = setting(10, "examples in a batch", least=1)
-    lr: float = setting(0.0007, "eta_l, local learning rate", above=0)
+    lr: float = setting(0.00075, "eta_l, local learning rate", above=0)
     lr_decay: float = setting(0.0, "gamma: eta_l <- (1 - gamma) eta_l each round", least=0, below=1)
     momentum: float = setting(0.0, "of local SGD; starts anew each round", least=0, below=1)
     clip: float = setting(0.0, "largest norm of a gradient; 0: any", least=0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from .data.augment import crop_and_flip
 from .draws import Stream, generator, torch_seed
@@ -88,7 +87,7 @@ def sgd(
     total, steps = torch.zeros(()), 0
     for images, labels in islice(batches, task.steps):
         gradient.zero_()
-        loss = cross_entropy(model.module(images), labels)
+        loss = model.criterion(model.module(images), labels)
         loss.backward()  # pyright: ignore[reportUnknownMemberType]
         if local.constant is not None:
             gradient.add_(local.constant)
@@ -107,8 +106,3 @@ def sgd(
 def steps_in_epoch(examples: int, batch_size: int, steps_per_epoch: int) -> int:
     """SGD steps in one unit of local work: a fixed number, or (0) one pass over the device's data."""
     return steps_per_epoch or -(-examples // batch_size)
-
-
-def no_memory() -> Mapping[str, Vector]:
-    """What a device remembers before it ever took part."""
-    return {}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .types import Vector
 
 Shape = tuple[int, int, int]  # channels, height, width
+Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def mlp(shape: Shape, classes: int) -> nn.Module:
@@ -79,10 +80,14 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, 
 
 
 class FlatModel:
-    """A module whose trainable parameters are views of one vector, and their gradients of another."""
+    """A module whose trainable parameters are views of one vector, and their gradients of another.
 
-    def __init__(self, module: nn.Module) -> None:
+    `criterion` turns its outputs and the labels into the loss.
+    """
+
+    def __init__(self, module: nn.Module, criterion: Criterion = functional.cross_entropy) -> None:
         self.module = module
+        self.criterion = criterion
         parameters = [p for p in module.parameters() if p.requires_grad]
         self.vector: Vector = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient: Vector = torch.zeros_like(self.vector)

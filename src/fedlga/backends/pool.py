@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ..types import Memory
 
 
+ALIGNED = 16  # floats: 64 bytes, as torch's allocator aligns
+
+
 class WorkerFailed(RuntimeError):
     """A worker process ended or raised; the message holds what it said."""
 
@@ -161,7 +164,7 @@ class Pool:
                 return
 
     def _update(self, slot: int, numbers: dict[str, Any]) -> Update:
-        vectors = self._replies[slot]
+        vectors = self._replies[slot, :, : self._size]
         extra = {name: vectors[row] for row, name in enumerate(self._method.uploads, start=1)}
         return Update(**numbers, delta=vectors[0], extra=extra)
 
@@ -169,7 +172,9 @@ class Pool:
         """Room for that many updates; the workers learn of it, and of all the rest."""
         if slots <= self._slots:
             return
-        mapped, self._replies = self._shared.new((slots, self._rows, self._size))
+        # Rows start where torch would start a tensor of its own: sums of products depend on it in their last bit.
+        padded = -(-self._size // ALIGNED) * ALIGNED
+        mapped, self._replies = self._shared.new((slots, self._rows, padded))
         self._slots = slots
         message = {"setup": {**self._setup, "replies": mapped.plain()}, "path": sys.path}
         failures: list[BaseException] = []

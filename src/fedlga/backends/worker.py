@@ -61,7 +61,7 @@ class Worker:
         if memory:
             remember(self._memory, task.device, memory)
         for row, vector in enumerate((update.delta, *(update.extra[name] for name in self._uploads))):
-            self._replies[slot, row].copy_(vector)
+            self._replies[slot, row, : len(vector)].copy_(vector)
         numbers = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
         return {name: value for name, value in numbers.items() if name not in ("delta", "extra")}
 

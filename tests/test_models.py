@@ -1,0 +1,86 @@
+"""The models: what the paper says they are, and what is asked of a user's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedlga.models import FlatModel, cnn, make_model, mlp, resnet20
+from fedlga.settings import BadInput
+
+
+def test_the_papers_mlp():
+    # 784 x 400 + 400 + 400 x 10 + 10
+    assert len(make_model("mlp", (1, 28, 28), 10, 0).vector) == 318_010
+
+
+def test_resnet20_has_the_parameters_of_the_original():
+    # He et al. count 0.27 million with BatchNorm's two a channel, as many as GroupNorm's: 269,722 for 10 classes
+    # with option A's shortcuts, which have none.
+    assert len(make_model("resnet20", (3, 32, 32), 10, 0).vector) == 269_722
+    norms = [m for m in resnet20((3, 32, 32), 10).modules() if isinstance(m, torch.nn.GroupNorm)]
+    assert len(norms) == 19
+    assert {m.num_groups for m in norms} == {2}
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"), [(mlp, (1, 28, 28)), (cnn, (1, 28, 28)), (cnn, (3, 32, 32)), (cnn, (1, 8, 8))]
+)
+def test_models_give_a_score_a_class(make, shape):
+    assert make(shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+def test_parameters_and_gradients_are_views_of_one_vector():
+    model = FlatModel(mlp((1, 8, 8), 10))
+    model.vector.zero_()
+    assert all((p == 0).all() for p in model.module.parameters())
+    model.module(torch.randn(4, 1, 8, 8)).sum().backward()
+    assert model.gradient.abs().sum() > 0
+    assert all(p.grad.data_ptr() >= model.gradient.data_ptr() for p in model.module.parameters())
+
+
+def test_the_seed_decides_the_starting_weights_and_leaves_torchs_own_draws_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    a, b, c = (make_model("mlp", (1, 8, 8), 10, seed).vector for seed in (0, 0, 1))
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_a_users_own_model():
+    model = make_model("models_for_tests:with_dropout", (1, 8, 8), 10, 0)
+    assert len(model.vector) == 64 * 16 + 16 + 16 * 10 + 10
+
+
+def test_frozen_layers_stay_out_of_the_vector():
+    model = make_model("models_for_tests:with_a_frozen_layer", (1, 8, 8), 10, 0)
+    assert len(model.vector) == 16 + 16 * 10 + 10
+
+
+def test_constant_buffers_work():
+    make_model("models_for_tests:with_constant_buffer", (1, 8, 8), 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("with_batch_norm", r"has buffers that training changes \(2.running_mean, 2.running_var, 2.num_batches"),
+        ("too_few_scores", r"gives \(2, 9\) for 2 images; it takes one score a class, \(2, 10\)"),
+        ("wrong_shape", r"does not take images of shape \(1, 8, 8\)"),
+        ("doubles", "has parameters of torch.float64; it takes torch.float32"),
+        ("nothing_to_train", "has no trainable parameters"),
+        ("not_a_module", "gave a str; it takes a function that returns an nn.Module"),
+        ("not_there", "cannot import 'models_for_tests:not_there'"),
+    ],
+)
+def test_what_is_no_model(name, said):
+    with pytest.raises(BadInput, match=said) as caught:
+        make_model(f"models_for_tests:{name}", (1, 8, 8), 10, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_model():
+    with pytest.raises(BadInput, match="model: there is no 'resnet-20'; did you mean 'resnet20'"):
+        make_model("resnet-20", (3, 32, 32), 10, 0)
