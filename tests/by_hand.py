@@ -13,10 +13,16 @@ These are functions, not tests, because test_mistakes.py runs them on methods wi
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from federations import close, play, quadratics
+from fedlga.experiment import preset
+from fedlga.federation import rounds
+from fedlga.methods import METHODS
 from fedlga.methods.base import Method
+from fedlga.simulation import simulate
+from fedlga.types import Task
 
 STAGE: dict[str, Any] = {
     "centres": [(4.0, 0.0), (0.0, 4.0), (9.0, 9.0), (-9.0, 9.0)],
@@ -151,3 +157,27 @@ def momentum_starts_anew(cls: type[Method]) -> None:
     # would add half of its step: 2 + 1/2 (2 + 1/2 * 4) = 4.
     federation, server = stage(cls(), script=[[1, 0, 0, 0]], momentum=0.5)
     close(play(federation, server, 2)[0].w, [3.0, 0.0])
+
+
+def same_draws_for_every_method() -> None:
+    """Devices, stragglers, batches and starting weights of all six methods, in a real federation on digits."""
+    seen = [draws_of(method) for method in METHODS]
+    assert all(draws == seen[0] for draws in seen)
+
+
+def draws_of(method: str) -> Any:
+    experiment = preset("digits").changed({"method": method, "steps_per_epoch": 1, "rounds": 3})
+    with simulate(experiment) as simulation:
+        batches = [
+            (device, images.sum().item(), labels.tolist())
+            for device in range(3)
+            for images, labels in islice(simulation.devices.batches(first_task(simulation.start.w, device)), 4)
+        ]
+        records = [record for _, record in rounds(simulation.federation, simulation.start, 3)]
+        who = [(r.devices, r.steps, r.slow, r.absent, r.simulated_seconds) for r in records]
+        return simulation.start.w.tolist(), batches, who
+
+
+def first_task(w: Any, device: int) -> Task:
+    numbers = {"steps": 4, "steps_asked": 4, "lr": 0.1, "momentum": 0.0}
+    return Task(round=0, device=device, w=w, seed=0, shared={}, **numbers)

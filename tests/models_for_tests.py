@@ -10,6 +10,10 @@ def with_dropout(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], 16), nn.Dropout(0.5), nn.Linear(16, classes))
 
 
+def in_eval_mode(shape, classes):
+    return with_dropout(shape, classes).eval()
+
+
 def with_batch_norm(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], 16), nn.BatchNorm1d(16), nn.Linear(16, classes))
 

@@ -68,7 +68,7 @@ def test_there_are_21_combinations():
     assert len(PAIRS) == 21
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "models_for_tests:with_dropout"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "models_for_tests:with_dropout", "models_for_tests:in_eval_mode"])
 def test_backends_agree_on_every_kind_of_layer(model, workers):
     experiment = preset("digits").changed({"model": model, "rounds": 2, "method": "scaffold"})
     serial, _, _ = outcome(experiment)

@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -187,7 +189,7 @@ def test_what_is_not_the_publishers_is_never_put_in_place(monkeypatch, tmp_path,
     install(monkeypatch, publisher(shop[0]))
     with pytest.raises(BadInput, match="its contents are not the publisher's"):
         fetch("fashion-mnist", tmp_path / "cache")
-    assert everything_in(tmp_path / "cache") == set()
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(
@@ -283,6 +285,21 @@ def test_cifar_100s_error_says_which_files_to_put_where(monkeypatch, tmp_path):
     assert everything_in(tmp_path) == set()
 
 
+def test_two_processes_that_fetch_at_once_both_end_with_the_data(monkeypatch, tmp_path, shop):
+    """A second one waits for the first; each in a process of its own, as two runs would be."""
+    address, handler = shop
+    script = tmp_path / "fetch.py"
+    script.write_text(
+        "import sys, test_data\nfrom pathlib import Path\nfrom fedlga.data import datasets\n"
+        f"datasets.DATASETS['fashion-mnist'] = test_data.small_fashion(test_data.publisher({address!r}))\n"
+        f"datasets.fetch('fashion-mnist', Path({str(tmp_path / 'cache')!r}))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    both = [subprocess.Popen([sys.executable, str(script)], env=environment) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert len(handler.asked) == len(CONTENT), "what the first fetched, the second did not fetch again"
+
+
 def test_records_in_any_order_give_the_same_tensors(tmp_path):
     records = RNG.integers(0, 100, (8, 3074), np.uint8)
     real = DATASETS["cifar-100"]
@@ -308,8 +325,14 @@ def test_digits_come_with_the_package(tmp_path):
     assert not (tmp_path / "never made").exists()
 
 
-def test_resize(tmp_path):
-    assert load("digits", tmp_path, resize=20).shape == (1, 20, 20)
+def test_resized_images_reach_the_model():
+    import fedlga
+
+    experiment = fedlga.preset("digits").changed({"resize": 12, "rounds": 1, "model": "cnn"})
+    serial, pool = (list(fedlga.rounds(experiment.changed({"backend": b})))[-1] for b in ("serial", "pool"))
+    assert serial.loss == pool.loss
+    plain = list(fedlga.rounds(experiment.changed({"resize": 0})))[-1]
+    assert plain.loss != serial.loss
 
 
 def test_the_cache_folder_is_the_users_choice(monkeypatch, tmp_path):

@@ -40,6 +40,10 @@ def test_by_hand(check, cls):
     check(cls)
 
 
+def test_every_method_meets_the_same_devices_stragglers_batches_and_starting_weights():
+    by_hand.same_draws_for_every_method()
+
+
 def test_fedlga_by_hand():
     # The stage of by_hand.py: A did 1 of 2 steps, delta (2, 0); B is complete, delta (0, 3).
     # growth: log|delta| on log steps through (0, log 2), (log 2, log 3): p = log(3/2) / log 2, scale 2^p = 3/2.

@@ -8,10 +8,10 @@ import importlib
 import inspect
 import types
 
+import numpy as np
 import pytest
 
 import by_hand
-from federations import play, quadratics
 from fedlga.methods.base import Method
 from fedlga.methods.fedavg import FedAvg
 
@@ -127,11 +127,28 @@ def test_p_over_all_devices_is_caught_in_plain_averaging(monkeypatch):
         by_hand.fedavg_by_examples(FedAvg)
 
 
-def test_different_draws_for_each_method_would_be_caught():
-    # The draws come from (seed, round, device): another seed is what a method with draws of its own would see.
-    stage = {"centres": [(4.0, 0.0), (0.0, 4.0), (1.0, 1.0)], "script": [[1, 2, 1]], "asked": 2, "lr": 0.5, "cohort": 2}
-    one = [r.devices for r in play(*quadratics(FedAvg(), **stage), 10)[1]]
-    same = [r.devices for r in play(*quadratics(FedAvg(), **stage), 10)[1]]
-    other = [r.devices for r in play(*quadratics(FedAvg(), **stage, seed=1), 10)[1]]
-    assert one == same
-    assert one != other
+@pytest.mark.parametrize(
+    ("module", "right", "wrong", "place"),
+    [
+        (
+            "fedlga.federation",
+            "generator(f.seed, Stream.SAMPLE, round)",
+            "METHOD_DRAWS(f.method)",
+            "fedlga.federation.select",
+        ),
+        (
+            "fedlga.local",
+            "generator(task.seed, Stream.BATCHES",
+            "METHOD_DRAWS(self.method) or (0",
+            "fedlga.local.Devices",
+        ),
+    ],
+    ids=["other devices", "other batches"],
+)
+def test_different_draws_for_each_method_are_caught(monkeypatch, module, right, wrong, place):
+    copy = with_mistake(module, right, wrong)
+    copy.METHOD_DRAWS = lambda method: np.random.default_rng(len(type(method).__name__))
+    monkeypatch.setattr(place, getattr(copy, place.rpartition(".")[2]))
+    monkeypatch.setattr("fedlga.simulation.Devices", importlib.import_module("fedlga.local").Devices)
+    with pytest.raises(AssertionError):
+        by_hand.same_draws_for_every_method()

@@ -130,6 +130,28 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     same_state(tmp_path / "whole", folder)
 
 
+def test_a_save_killed_between_its_renames_loses_nothing(tmp_path):
+    fedlga.run(SMALL, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    begun = runs.recorded(SMALL, folder)
+    list(islice(begun, 2))
+    begun.close()
+    (folder / "checkpoint").rename(folder / "checkpoint.old")  # killed here, the new one not yet in place
+    resumed = runs.recorded(runs.resumable(folder, {}), folder, resume=True)
+    list(islice(resumed, 1))
+    resumed.close()
+    assert not (folder / "checkpoint.old").exists()
+    list(runs.recorded(runs.resumable(folder, {}), folder, resume=True))
+    same_state(tmp_path / "whole", folder)
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path):
+    fedlga.run(SMALL.changed({"rounds": 2}), tmp_path / "run")
+    (tmp_path / "run" / "checkpoint" / "server.safetensors").write_bytes(b"not a checkpoint")
+    with pytest.raises(BadInput, match=r"--resume: the checkpoint in .* is damaged"):
+        list(runs.recorded(runs.resumable(tmp_path / "run", {"rounds": 4}), tmp_path / "run", resume=True))
+
+
 def test_a_process_killed_for_real_goes_on(tmp_path):
     experiment = SMALL.changed({"rounds": 120, "method": "scaffold"})
     fedlga.run(experiment, tmp_path / "whole")
@@ -253,8 +275,10 @@ def test_importing_fedlga_does_not_import_torch():
 def test_a_record_survives_json():
     record = next(iter(fedlga.rounds(SMALL)))
     assert fedlga.Record.from_dict(json.loads(json.dumps(record.as_dict()))) == record
-    lost = dataclasses.replace(record, loss=float("nan"))
-    assert json.loads(json.dumps(lost.as_dict(), allow_nan=False))["loss"] is None
+    lost = dataclasses.replace(record, loss=float("nan"), scales={3: float("inf")})
+    written = json.loads(json.dumps(lost.as_dict(), allow_nan=False))
+    assert written["loss"] is None
+    assert written["scales"] == {"3": None}
 
 
 def test_local_momentum_decay_and_sizes_go_through_every_method():

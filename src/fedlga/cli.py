@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command; a wrong call costs one line, never a traceback."""
+    sys.path.append(str(Path.cwd()))  # so that a method or model of the user's own, in the folder he is in, is found
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -113,17 +113,24 @@ def run(
     else:
         chosen = start_from(experiment, preset).changed(changes)
         folder = out or new_folder("runs", f"{chosen.method}-{chosen.dataset}-seed{chosen.seed}")
-    with Display() as display, stop_between_rounds(display.say) as stopped:
-        display.say(headline(chosen))
-        display.begin(chosen.rounds)
-        records = runs.recorded(chosen, folder, resume=resume is not None, data_dir=data_dir, progress=display.fetching)
-        for record in records:
-            display.round(record)
-            if record.note:
-                display.say(f"round {record.round}: {record.note}")
-            if stopped():
-                break
-        records.close()
+    if resume is None:
+        runs.check_free(folder)
+    try:
+        with Display() as display, Interrupts(display.say) as interrupts:
+            display.say(headline(chosen))
+            display.begin(chosen.rounds, done=len(runs.read(folder).records) if resume else 0)
+            records = runs.recorded(
+                chosen, folder, resume=resume is not None, data_dir=data_dir, progress=display.fetching
+            )
+            for record in records:
+                display.round(record)
+                if record.note:
+                    display.say(f"round {record.round}: {record.note}")
+                if interrupts.between_rounds():
+                    break
+            records.close()
+    except KeyboardInterrupt:
+        return stopped_at_once(folder, "run")
     finished = runs.read(folder)
     display.console.print(run_table(finished.summary))
     display.say(f"run folder: {folder}")
@@ -136,7 +143,7 @@ def run(
 @experiment_options
 @click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six.")
 @click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to compare. Default: each method's own.")
-@click.option("--seeds", "seed_text", default="0-4", show_default=True, metavar="S", help="Such as 0-4 or 0,3,7.")
+@click.option("--seeds", "seed_text", metavar="S", help="Such as 0-4, which is the default, or 0,3,7.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with a comparison.")
 def compare(
@@ -146,7 +153,7 @@ def compare(
     data_dir: str | None,
     methods: str | None,
     policies: str | None,
-    seed_text: str,
+    seed_text: str | None,
     out: Path | None,
     resume: Path | None,
     **flags: Any,
@@ -164,7 +171,7 @@ def compare(
     from .simulation import load_data, worker_count
 
     if resume is not None:
-        if experiment or preset or out or methods or policies or sets or any(v is not None for v in flags.values()):
+        if experiment or preset or out or methods or policies or seed_text or wanted(flags, sets):
             raise BadInput("--resume: got it with other options; the folder holds all of the comparison")
         plan, folder = Plan.load(resume), resume
     else:
@@ -176,7 +183,7 @@ def compare(
             changes=changes,
             methods=methods.split(",") if methods else list(METHODS),
             policies=policies.split(",") if policies else [],
-            seeds=list(seeds(seed_text)),
+            seeds=list(seeds(seed_text or "0-4")),
         )
         folder = out or new_folder("comparisons", "comparison")
     experiments = plan.experiments()
@@ -185,7 +192,7 @@ def compare(
     workers = Workers(worker_count(experiments[0])) if experiments[0].backend == "pool" else None
     ended = 0
     try:
-        with Display() as display, stop_between_rounds(display.say) as stopped:
+        with Display() as display, Interrupts(display.say) as interrupts:
             loaded = load_data(experiments[0], data_dir, display.fetching)
             if resume is None:
                 begin(plan, folder, loaded)
@@ -200,9 +207,11 @@ def compare(
                     ended = step.number
                     said = outcome(read(folder_of(folder, e)).summary)
                     display.say(f"{ended}/{len(experiments)} {e.method} ({e.policy}) seed {e.seed}: {said}")
-                if stopped():
+                if interrupts.between_rounds():
                     break
             steps.close()
+    except KeyboardInterrupt:
+        return stopped_at_once(folder, "compare")
     finally:
         if workers is not None:
             workers.close()
@@ -340,24 +349,44 @@ def new_folder(parent: str, name: str) -> Path:
     return found
 
 
-@contextmanager
-def stop_between_rounds(say: Callable[[str], None]) -> Generator[Callable[[], bool]]:
-    """Ctrl-C (or a polite kill) finishes the round it falls into: nothing is lost. A second one does not wait."""
-    asked = False
+def stopped_at_once(folder: Path, command: str) -> int:
+    """What to say when a run was broken off in the middle of a round."""
+    if any((folder / name).exists() for name in ("experiment.toml", "comparison.toml")):
+        click.echo(f"stopped at once; to go on from the last checkpoint: fedlga {command} --resume {folder}")
+    else:
+        click.echo("stopped before the first round; nothing was written")
+    return 1
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        say("stopping after this round; Ctrl-C again to stop at once (and go on from the last checkpoint)")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
+class Interrupts:
+    """Ctrl-C (or a polite kill, or a closed terminal) lets the round it falls into finish, so that nothing is lost.
+
+    A second one does not wait, nor does one before the first round is done, when there is nothing to lose.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._asked = self._running = False
+
+    def between_rounds(self) -> bool:
+        """Call after each round: whether to stop here."""
+        self._running = True
+        return self._asked
+
+    def __enter__(self) -> Interrupts:
+        numbers = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+        self._before = {number: signal.signal(number, self._ask) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self._asked or not self._running:
+            raise KeyboardInterrupt
+        self._asked = True
+        self._say("stopping after this round; Ctrl-C again stops at once, at the last checkpoint")
 
 
 if __name__ == "__main__":

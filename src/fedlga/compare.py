@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .experiment import Experiment
 from .methods import method_class
-from .runs import check_free, done, read, recorded, write_atomically
+from .runs import check_free, read, recorded, write_atomically
 from .settings import BadInput, choose
 from .stragglers import POLICIES
 from .types import Record
@@ -76,9 +76,12 @@ class Plan:
         file = folder / "comparison.toml"
         if not file.is_file():
             raise BadInput(f"--resume: {str(folder)!r} holds no comparison; it takes the folder of one")
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-        base = Experiment.from_dict(values.pop("base"))
-        return cls(base=base, **values)
+        try:
+            values = tomllib.loads(file.read_text(encoding="utf-8"))
+            base = Experiment.from_dict(values.pop("base"))
+            return cls(base=base, **values)
+        except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+            raise BadInput(f"--resume: {str(file)!r} is damaged ({error})") from error
 
 
 def folder_of(out: Path, e: Experiment) -> Path:
@@ -112,7 +115,7 @@ def compared(plan: Plan, out: Path, data: Data, workers: Workers | None = None) 
     for number, e in enumerate(plan.experiments(), start=1):
         folder = folder_of(out, e)
         begun = (folder / "experiment.toml").exists()
-        if not (begun and done(e, read(folder).records)):
+        if not _finished(folder):
             for record in recorded(e, folder, resume=begun, data=data, workers=workers):
                 yield Step(e, number, record)
         write(plan, out)
@@ -135,7 +138,7 @@ def table(plan: Plan, out: Path) -> list[dict[str, Any]]:
             values = [s[measure] for s in runs.values() if s[measure] is not None]
             row[measure] = statistics.fmean(values) if values else None
             row[f"{measure}_sd"] = statistics.stdev(values) if len(values) > 1 else None
-        first = first or rounds
+        first = rounds if not rows else first
         both = [rounds[seed] - first[seed] for seed in rounds if seed in first]
         row["rounds_more"] = statistics.fmean(both) if both else None
         row["rounds_more_sd"] = statistics.stdev(both) if len(both) > 1 else None
@@ -146,8 +149,13 @@ def table(plan: Plan, out: Path) -> list[dict[str, Any]]:
 def summaries(plan: Plan, out: Path) -> list[dict[str, Any]]:
     """The summaries of all runs that are done."""
     folders = [folder_of(out, e) for e in plan.experiments()]
-    found = [json.loads((f / "summary.json").read_text("utf-8")) for f in folders if (f / "summary.json").is_file()]
-    return [s for s in found if s["finished"]]
+    return [read(folder).summary for folder in folders if _finished(folder)]
+
+
+def _finished(folder: Path) -> bool:
+    """Whether a run was brought to its end, its summary written."""
+    file = folder / "summary.json"
+    return file.is_file() and json.loads(file.read_text(encoding="utf-8"))["finished"]
 
 
 def write(plan: Plan, out: Path) -> None:

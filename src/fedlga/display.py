@@ -28,10 +28,12 @@ class Display:
             BarColumn(bar_width=10),
             TextColumn("{task.fields[said]}"),
             TimeRemainingColumn(compact=True),
+            TextColumn("left"),
             console=self.console,
             transient=True,
         )
         self._task: TaskID | None = None
+        self._fetching: TaskID | None = None
         self._total = 0
         self._said = 0.0
 
@@ -45,15 +47,16 @@ class Display:
             self._progress.stop()
 
     def begin(self, total: int, done: int = 0, title: str = "round") -> None:
-        """Start counting `total` rounds."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
+        """Start counting `total` rounds, of which some may be done."""
         self._total, self._title, self._started, self._from = total, title, time.monotonic(), done
         self._task = self._progress.add_task(f"{title} {done}/{total}", total=total, completed=done, said="starting")
 
     def round(self, record: Record, count: int | None = None) -> None:
         """One more round is done."""
         count = record.round if count is None else count
+        if self._fetching is not None:
+            self._progress.remove_task(self._fetching)
+            self._fetching = None
         if self._live and self._task is not None:
             text = f"{self._title} {count}/{self._total}"
             self._progress.update(self._task, completed=count, description=text, said=said(record))
@@ -67,10 +70,11 @@ class Display:
         """Bytes are coming in."""
         so_far = f"{done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else "") if done else ""
         if self._live:
-            if self._task is None or self._total:
-                self.begin(0, title="")
-            assert self._task is not None
-            self._progress.update(self._task, description=f"fetching {what}", total=total, completed=done, said=so_far)
+            if self._fetching is None:
+                self._fetching = self._progress.add_task("fetching", said="")
+            self._progress.update(
+                self._fetching, description=f"fetching {what}", total=total, completed=done, said=so_far
+            )
         elif time.monotonic() - self._said > PLAIN_SECONDS:
             self._said = time.monotonic()
             self.console.print(f"fetching {what} {so_far}")
@@ -94,15 +98,13 @@ def said(record: Record) -> str:
 def headline(e: Experiment) -> str:
     """An experiment in one line."""
     fleets = {
-        "paper": f"{e.rho:.0%} of them slow",
-        "equal": "all equally fast",
-        "speeds": f"of unequal speed, deadline {e.deadline:g} s" if e.deadline else "of unequal speed",
-        "trace": f"as recorded in {e.trace}",
+        "paper": f"{e.rho:.0%} slow",
+        "equal": "equally fast",
+        "speeds": f"deadline {e.deadline or 0:g} s",
+        "trace": f"as in {e.trace}",
     }
-    return (
-        f"{e.method} ({e.policy}) on {e.dataset}: {e.cohort} of {e.devices} devices a round, {fleets[e.fleet]}; "
-        f"seed {e.seed}"
-    )
+    who = f"{e.cohort} of {e.devices} devices a round, {fleets[e.fleet]}"
+    return f"{e.method} ({e.policy}), {e.dataset}, seed {e.seed}: {who}"
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .data.augment import crop_and_flip
+from .data.augment import crop_and_flip, resized
 from .draws import Stream, generator, torch_seed
 from .types import Local, Task, Update
 
@@ -31,6 +31,7 @@ class Devices:
     parts: Sequence[Array]
     batch_size: int
     augment: bool = False
+    resize: int = 0
     clip: float = 0.0
 
     def work(self, task: Task, memory: Memory) -> tuple[Update, Memory]:
@@ -65,7 +66,8 @@ class Devices:
             for start in range(0, len(order), self.batch_size):
                 batch = order[start : start + self.batch_size]
                 images = self.images[batch]
-                yield crop_and_flip(images, rng) if self.augment else images, self.labels[batch]
+                images = crop_and_flip(images, rng) if self.augment else images
+                yield resized(images, self.resize), self.labels[batch]
 
 
 def sgd(

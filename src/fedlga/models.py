@@ -112,7 +112,7 @@ def make_model(name: str, shape: Shape, classes: int, seed: int) -> FlatModel:
         _check_parameters(name, module)
         _check_fit(name, module, shape, classes)
         _check_buffers(name, module, shape)
-    return FlatModel(module)
+    return FlatModel(module.train())
 
 
 def _check_parameters(name: str, module: nn.Module) -> None:

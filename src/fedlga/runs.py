@@ -88,7 +88,7 @@ def recorded(
                 if not done(e, records):
                     for server, record in rounds(simulation.federation, server, e.rounds):  # noqa: B020
                         records.append(record)
-                        lines.write(json.dumps(record.as_dict()) + "\n")
+                        lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
                         lines.flush()
                         if time.monotonic() - saved > CHECKPOINT_SECONDS:
                             save_checkpoint(folder, server, simulation.federation.backend)
@@ -167,14 +167,21 @@ def frame(records: Sequence[Record]) -> pd.DataFrame:
 
 def check_free(folder: Path) -> None:
     """A run needs a folder of its own that can be written to. Leaves no trace."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"--out: {str(folder)!r} is a file; it takes a folder")
-    for ours in ("experiment.toml", "rounds.jsonl", "comparison.toml"):
-        if (folder / ours).exists():
-            raise BadInput(f"--out: {str(folder)!r} already holds another run; take another folder, or --resume it")
-    there = next(p for p in (folder, *folder.resolve().parents) if p.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadInput(f"--out: cannot write to {str(there)!r} (Permission denied)")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise BadInput(f"--out: {str(folder)!r} is a file; it takes a folder")
+        for ours in ("experiment.toml", "rounds.jsonl", "comparison.toml"):
+            if (folder / ours).exists():
+                raise BadInput(f"--out: {str(folder)!r} already holds another run; take another folder, or --resume it")
+        there = next(p for p in (folder, *folder.resolve().parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise BadInput(f"--out: cannot write to {str(there)!r} ({_not_writable(there)})")
+    except OSError as error:
+        raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
+
+
+def _not_writable(there: Path) -> str:
+    return "Permission denied" if there.is_dir() else "Not a directory"
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -235,6 +242,8 @@ def _close(folder: Path, e: Experiment, server: Server, records: Sequence[Record
 def save_checkpoint(folder: Path, server: Server, backend: Backend) -> None:
     """Keep all state. The old checkpoint stays until the new one is whole."""
     new, old, current = (folder / name for name in ("checkpoint.new", "checkpoint.old", "checkpoint"))
+    if old.exists() and not current.exists():  # an earlier save was killed between its two renames
+        old.replace(current)
     shutil.rmtree(new, ignore_errors=True)
     (new / "devices").mkdir(parents=True)
     vectors = {"w": server.w, **{f"memory.{name}": vector for name, vector in server.memory.items()}}
@@ -258,7 +267,10 @@ def load_checkpoint(folder: Path, start: Server, backend: Backend) -> Server:
         for file in sorted((whole[0] / "devices").glob("*.safetensors"), key=lambda f: int(f.stem)):
             yield int(file.stem), load_tensors(file)[0]
 
-    vectors, metadata = load_tensors(whole[0] / "server.safetensors")
+    try:
+        vectors, metadata = load_tensors(whole[0] / "server.safetensors")
+    except Exception as error:
+        raise BadInput(f"--resume: the checkpoint in {str(folder)!r} is damaged ({error})") from error
     if vectors["w"].shape != start.w.shape:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} belongs to another model")
     backend.restore(memories())

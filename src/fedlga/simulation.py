@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from .backends.pool import Pool, Workers
 from .backends.serial import Serial
+from .data.augment import resized
 from .data.datasets import Data, cache_folder, load
 from .data.partition import partition
 from .experiment import Experiment
@@ -40,7 +41,7 @@ class Simulation:
     federation: Federation
     start: Server
     model: FlatModel
-    parts: list[Array]
+    devices: Devices
 
 
 def rounds(experiment: Experiment, *, data_dir: str | Path | None = None) -> Iterator[Record]:
@@ -73,7 +74,7 @@ def simulate(
         data = data or load_data(e, data_dir, progress)
         parts = make_parts(e, data)
         fleet = make_fleet(e, [len(part) for part in parts])
-        model = make_model(e.model, data.shape, data.classes, e.seed)
+        model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
         start = Server(round=0, w=model.vector.clone())
         devices = Devices(
             method=make_method(e.method, dict(e.options.get(e.method, {}))),
@@ -83,6 +84,7 @@ def simulate(
             parts=parts,
             batch_size=e.batch_size,
             augment=e.augment,
+            resize=e.resize,
             clip=e.clip,
         )
         crew = workers or own
@@ -93,7 +95,7 @@ def simulate(
                 policy=make_policy(e.policy, dict(e.options.get(e.policy, {}))),
                 fleet=fleet,
                 backend=backend,
-                evaluate=lambda w: evaluate(model, w, data.test_images, data.test_labels),
+                evaluate=lambda w: evaluate(model, w, data.test_images, data.test_labels, e.resize),
                 examples=[len(part) for part in parts],
                 cohort=e.cohort,
                 lr=e.lr,
@@ -104,7 +106,7 @@ def simulate(
                 by_examples=e.averaging == "examples",
                 evaluate_every=e.evaluate_every,
             )
-            yield Simulation(federation, start, model, parts)
+            yield Simulation(federation, start, model, devices)
         finally:
             backend.close()
     finally:
@@ -116,7 +118,7 @@ def check(experiment: Experiment, data: Data) -> None:
     """Whether this experiment can start at all: its partition, fleet and model fit its data."""
     parts = make_parts(experiment, data)
     make_fleet(experiment, [len(part) for part in parts])
-    make_model(experiment.model, data.shape, data.classes, experiment.seed)
+    make_model(experiment.model, input_shape(experiment, data), data.classes, experiment.seed)
 
 
 def worker_count(experiment: Experiment) -> int:
@@ -127,7 +129,13 @@ def worker_count(experiment: Experiment) -> int:
 
 def load_data(e: Experiment, data_dir: str | Path | None = None, progress: Progress | None = None) -> Data:
     """The experiment's dataset, as its model gets it."""
-    return load(e.dataset, cache_folder(data_dir), normalise=e.normalise, resize=e.resize, progress=progress)
+    return load(e.dataset, cache_folder(data_dir), normalise=e.normalise, progress=progress)
+
+
+def input_shape(e: Experiment, data: Data) -> tuple[int, int, int]:
+    """Channels, height and width of the images that the model gets."""
+    channels, height, width = data.shape
+    return (channels, e.resize, e.resize) if e.resize else (channels, height, width)
 
 
 def make_parts(e: Experiment, data: Data) -> list[Array]:
@@ -161,7 +169,9 @@ def make_fleet(experiment: Experiment, examples: list[int]) -> Fleet:
     return PaperFleet(e.seed, work, e.epochs, e.deadline, e.dropout, rho, e.tau_min, e.tau_max)
 
 
-def evaluate(model: FlatModel, w: Vector, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
+def evaluate(
+    model: FlatModel, w: Vector, images: torch.Tensor, labels: torch.Tensor, resize: int = 0
+) -> tuple[float, float]:
     """Accuracy and mean loss of weights `w` on some data."""
     model.vector.copy_(w)
     model.module.eval()
@@ -169,7 +179,7 @@ def evaluate(model: FlatModel, w: Vector, images: torch.Tensor, labels: torch.Te
     with torch.no_grad():
         for start in range(0, len(labels), EVALUATION_BATCH):
             batch = slice(start, start + EVALUATION_BATCH)
-            scores = model.module(images[batch])
+            scores = model.module(resized(images[batch], resize))
             right += int((scores.argmax(1) == labels[batch]).sum())
             loss += float(cross_entropy(scores, labels[batch], reduction="sum"))
     model.module.train()
@@ -179,4 +189,5 @@ def evaluate(model: FlatModel, w: Vector, images: torch.Tensor, labels: torch.Te
 def _setup(e: Experiment, data: Data) -> dict[str, object]:
     """What a worker needs to know to make the same devices."""
     options = dict(e.options.get(e.method, {}))
-    return {"method": e.method, "options": options, "model": e.model, "classes": data.classes, "seed": e.seed}
+    names = {"method": e.method, "options": options, "model": e.model}
+    return {**names, "shape": input_shape(e, data), "classes": data.classes, "seed": e.seed}

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     import torch
@@ -109,18 +109,22 @@ class Record:
     slow: list[int]  # devices that sent unfinished work, or would have
     absent: list[int]  # devices that sent nothing
     used: list[int]  # devices whose update went into the mean
-    scales: dict[int, float]  # completed devices: what their update was multiplied by
+    scales: dict[int, float | None]  # completed devices: what their update was multiplied by
     growth: float | None = None  # exponent of the growth law, where completion used one
     note: str | None = None  # anything out of the ordinary, in words
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, which knows no not-a-number: those become None."""
-        values = dataclasses.asdict(self)
-        numbers = {k: v for k, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
-        return {**values, **dict.fromkeys(numbers)}
+        return _clean(dataclasses.asdict(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         """The record that `as_dict` wrote; JSON turned the keys of `scales` into text."""
         fields: dict[str, Any] = {**values, "scales": {int(k): v for k, v in values["scales"].items()}}
         return cls(**fields)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _clean(inner) for key, inner in cast("dict[Any, Any]", value).items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -41,7 +41,13 @@ class Workers:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._processes = [
             subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, encoding="utf-8"
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # a Ctrl-C in the terminal is for us alone: we end the workers when it is time
             )
             for _ in range(count)
         ]
@@ -70,18 +76,15 @@ class Workers:
         return answer
 
     def close(self) -> None:
-        """End them."""
+        """End them, at once: what they hold is shared memory, which is not theirs, and files written in one go."""
         for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
-        for process in self._processes:
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
         self._processes = []
 
 
@@ -114,6 +117,7 @@ class Pool:
                 "sent": {name: mapped.plain() for name, (mapped, _) in sent.items()},
                 "batch_size": devices.batch_size,
                 "augment": devices.augment,
+                "resize": devices.resize,
                 "clip": devices.clip,
                 "memory": str(self._memory),
             }
@@ -176,7 +180,8 @@ class Pool:
         padded = -(-self._size // ALIGNED) * ALIGNED
         mapped, self._replies = self._shared.new((slots, self._rows, padded))
         self._slots = slots
-        message = {"setup": {**self._setup, "replies": mapped.plain()}, "path": sys.path}
+        setup = {**self._setup, "replies": mapped.plain(), "folders": self._shared.folders()}
+        message = {"setup": setup, "path": sys.path}
         failures: list[BaseException] = []
 
         def set_up(worker: int) -> None:

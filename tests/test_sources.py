@@ -1,0 +1,40 @@
+"""The real sources, fetched for real: `make test-sources`. Whatever can be reached must give the same tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedlga.data import datasets
+from fedlga.data.datasets import DATASETS, load
+from fedlga.settings import BadInput
+
+pytestmark = pytest.mark.sources
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10", "cifar-100"])
+def test_every_source_that_can_be_reached_gives_the_same_tensors(name, tmp_path, monkeypatch, capsys):
+    real, loaded = DATASETS[name], {}
+    for number, source in enumerate(real.sources):
+        monkeypatch.setitem(datasets.DATASETS, name, replace(real, sources=(source,)))
+        try:
+            loaded[source.name] = load(name, tmp_path / str(number))
+        except BadInput as error:
+            with capsys.disabled():
+                print(f"\nnot reached: {error}")
+    if name == "cifar-100" and not loaded:
+        pytest.skip("CIFAR-100 has one source, its publisher, and it cannot be reached from here")
+    assert loaded, f"no source of {name} can be reached"
+    first, *others = loaded.values()
+    with capsys.disabled():
+        print(f"\n{name} from: {', '.join(loaded)}")
+    for other in others:
+        for field in ("train_images", "train_labels", "test_images", "test_labels"):
+            assert torch.equal(getattr(first, field), getattr(other, field))
+    # The constants that normalise are those of the training data.
+    assert first.train_images.mean((0, 2, 3)).abs().max() < 1e-3
+    assert (first.train_images.std((0, 2, 3)) - 1).abs().max() < 1e-3
+    assert len(first.train_labels) in (50000, 60000)
+    assert len(first.test_labels) == 10000
