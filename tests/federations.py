@@ -17,7 +17,7 @@ from fedlga.local import Devices
 from fedlga.methods.base import Method
 from fedlga.models import FlatModel
 from fedlga.stragglers import Keep, Policy
-from fedlga.types import Record, Server, Update
+from fedlga.types import Evaluation, Record, Server, Update
 
 
 class Quadratic(nn.Module):
@@ -83,7 +83,7 @@ def quadratics(
         policy=policy or Keep(),
         fleet=ScriptedFleet(0, [asked] * len(centres), asked, float(asked), 0.0, script),
         backend=Serial(devices),
-        evaluate=lambda w: (0.0, 0.0),
+        evaluate=lambda w: Evaluation(0.0, 0.0),
         examples=list(copies),
         cohort=cohort or len(centres),
         lr=lr,

@@ -57,13 +57,15 @@ def test_a_resolved_experiment_says_everything():
     written = tomllib.loads(Experiment().resolved().to_toml())
     unset = {"trace"}  # TOML knows no unset
     assert {f.name for f in experiment_fields()} - unset <= written.keys()
-    assert written["complete"] == {"scale": "growth", "fading": 0.95}
+    assert written["complete"] == {"scale": "trusted", "fading": 0.95, "longest": 2.0}
     assert written["fedlga"] == {"eta_g": 1.0}
     assert (written["stragglers"], written["tau_max"], written["deadline"]) == ("complete", 4, 5.0)
 
 
 def test_the_presets():
-    assert PRESETS.keys() == PRESET_MEANINGS.keys() == {"paper", "paper-epochs", "cifar10", "cifar100", "digits"}
+    assert (
+        PRESETS.keys() == PRESET_MEANINGS.keys() == {"paper", "paper-epochs", "fleet", "cifar10", "cifar100", "digits"}
+    )
     paper = preset("paper")
     assert paper == Experiment()
     facts = (paper.devices, paper.cohort, paper.epochs, paper.batch_size, paper.rho, paper.classes_per_device)

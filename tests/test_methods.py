@@ -48,7 +48,7 @@ def test_fedlga_by_hand():
     # The stage of by_hand.py: A did 1 of 2 steps, delta (2, 0); B is complete, delta (0, 3).
     # growth: log|delta| on log steps through (0, log 2), (log 2, log 3): p = log(3/2) / log 2, scale 2^p = 3/2.
     # Completed A: (3, 0), just what it would have sent; the mean is (1.5, 1.5).
-    server, (record,) = play(*by_hand.stage(FedLGA(), policy=Complete()), 1)
+    server, (record,) = play(*by_hand.stage(FedLGA(), policy=Complete(scale="growth")), 1)
     close(server.w, [1.5, 1.5])
     assert record.scales == pytest.approx({0: 1.5})
     assert record.growth == pytest.approx(0.5849625)
@@ -101,7 +101,8 @@ def test_feddyn_reaches_the_optimum_with_unfinished_work():
 
 def test_feddyn_keeps_its_invariant_when_updates_are_completed():
     # h = mean of all h_i, or the optimum would move: h goes by what devices sent, not by what was made of it.
-    federation, server = quadratics(FedDyn(alpha=1.0), **{**UNEQUAL, "lr": 0.1}, policy=Complete(scale=3.0))
+    policy = Complete(scale=3.0, longest=100.0)
+    federation, server = quadratics(FedDyn(alpha=1.0), **{**UNEQUAL, "lr": 0.1}, policy=policy)
     server, records = play(federation, server, 5)
     assert records[-1].scales == {0: 3.0}
     held = [memory["gradient"] for _, memory in federation.backend.memories()]

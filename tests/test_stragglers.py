@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from federations import close, play, quadratics, update
+from fedlga.completion import Growth, growth, trusted
 from fedlga.methods.fedavg import FedAvg
-from fedlga.methods.fedlga import FedLGA, Growth, printed_scale
+from fedlga.methods.fedlga import FedLGA, printed_scale
 from fedlga.methods.scaffold import Scaffold
 from fedlga.settings import BadInput
 from fedlga.stragglers import Complete, Drop, Keep, Wait, make_policy
@@ -28,7 +29,12 @@ STAGE = {"centres": [(4.0, 0.0), (0.0, 4.0)], "script": [[1, 2]], "asked": 2, "l
         (Wait(), (1.5, 1.5), 4.0, [2, 2]),  # A does all its work, which takes it twice the deadline of 2
         (Drop(), (0.0, 3.0), 2.0, [1, 2]),
         (Keep(), (1.0, 1.5), 2.0, [1, 2]),
-        (Complete(), (1.5, 1.5), 2.0, [1, 2]),  # the growth law finds A's full delta, at the deadline's cost
+        (
+            Complete(scale="growth"),
+            (1.5, 1.5),
+            2.0,
+            [1, 2],
+        ),  # finds A's full delta, at the deadline's cost
     ],
     ids=["wait", "drop", "keep", "complete"],
 )
@@ -54,7 +60,7 @@ def test_a_round_in_which_nobody_finishes_is_recorded_under_drop():
     assert record.note == "nobody finished: the model stays as it was"
 
 
-@pytest.mark.parametrize("scale", ["growth", "printed", 2.0])
+@pytest.mark.parametrize("scale", ["trusted", "growth", "linear", "printed", 2.0])
 def test_a_round_without_a_complete_device_is_kept_as_it_came_and_recorded(scale):
     unfinished = {**STAGE, "script": [[1, 2]], "asked": 3}
     server, (record,) = play(*quadratics(FedLGA(), **unfinished, policy=Complete(scale=scale)), 1)
@@ -91,7 +97,7 @@ def test_the_growth_law_finds_a_given_exponent(exponent, steps):
     sent = [update(i, d, steps=s, asked=40) for i, (d, s) in enumerate(zip(deltas, steps, strict=True))]
     law = Growth().seen(sent, fading=0.95)
     assert law.exponent == pytest.approx(exponent, abs=1e-3)
-    assert law.scale(sent[0]) == pytest.approx((40 / steps[0]) ** exponent, rel=5e-3)
+    assert growth({}, sent, 0.95).of(sent[0]) == pytest.approx((40 / steps[0]) ** exponent, rel=5e-3)
 
 
 def test_the_growth_law_forgets_at_its_rate_and_is_centred_in_each_round():
@@ -121,7 +127,8 @@ def test_updates_without_length_or_meaning_do_not_enter_the_law():
 
 
 def test_with_nothing_seen_the_law_does_nothing():
-    assert Growth().scale(update(0, steps=1, asked=9)) == 1.0
+    assert growth({}, [], 0.95).of(update(0, steps=1, asked=9)) == 1.0
+    assert trusted({}, [], 0.95).of(update(0, steps=1, asked=9)) == 1.0
 
 
 def test_momentum_counts_in_the_law():
@@ -129,7 +136,7 @@ def test_momentum_counts_in_the_law():
     sent = [update(0, (1.0, 0.0), 1, 2, momentum=0.5), update(1, (2.5, 0.0), 2, 2, momentum=0.5)]
     law = Growth().seen(sent, 0.95)
     assert law.exponent == pytest.approx(1.0)
-    assert law.scale(sent[0]) == pytest.approx(2.5)
+    assert growth({}, sent, 0.95).of(sent[0]) == pytest.approx(2.5)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -147,7 +154,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("scale", ["growth", "printed"])
+@pytest.mark.parametrize("scale", ["trusted", "growth", "printed"])
 def test_twenty_million_parameters_and_ten_updates_need_nothing_larger_than_the_model(scale):
     size = 20_000_000
     pattern = torch.linspace(-1, 1, size)

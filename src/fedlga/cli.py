@@ -72,6 +72,9 @@ def experiment_options(command: Command) -> Command:
         click.option("--target", type=float, metavar="A", help="Test accuracy to reach, such as 0.65."),
         click.option("--backend", metavar="B", help="serial or pool."),
         click.option("--workers", type=int, metavar="W", help="Processes of the pool; 0: one a core."),
+        click.option(
+            "--audit", is_flag=True, default=None, help="Measure how close completed updates come to true ones."
+        ),
         click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any field: see fedlga fields."),
         click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache."),
     ]
@@ -141,7 +144,7 @@ def run(
 
 @cli.command()
 @experiment_options
-@click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six.")
+@click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six, or fedavg with --stragglers.")
 @click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to compare. Default: each method's own.")
 @click.option("--seeds", "seed_text", metavar="S", help="Such as 0-4, which is the default, or 0,3,7.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
@@ -164,7 +167,7 @@ def compare(
     """
     from .backends.pool import Workers
     from .compare import Plan, begin, compared, folder_of, table
-    from .display import Display, comparison_table, outcome
+    from .display import Display, comparison_table, end_table, outcome
     from .experiment import seeds
     from .methods import METHODS
     from .runs import check_free, read
@@ -181,7 +184,7 @@ def compare(
         plan = Plan(
             base=start_from(experiment, preset),
             changes=changes,
-            methods=methods.split(",") if methods else list(METHODS),
+            methods=methods.split(",") if methods else ["fedavg"] if policies else list(METHODS),
             policies=policies.split(",") if policies else [],
             seeds=list(seeds(seed_text or "0-4")),
         )
@@ -216,13 +219,64 @@ def compare(
         if workers is not None:
             workers.close()
     whole = ended == len(experiments)
-    display.console.print(comparison_table(table(plan, folder), experiments[0].target))
+    rows = table(plan, folder)
+    display.console.print(comparison_table(rows, experiments[0].target))
+    if (end := end_table(rows)) is not None:
+        display.console.print(end)
     display.say("mean ± standard deviation over the seeds; seconds and rounds of the runs that reached the target;")
     display.say("v first: mean difference in rounds to the first row, seed by seed")
     display.say(f"written: {folder}/comparison.csv, runs.csv, comparison.json")
     if not whole:
         display.say(f"to go on: fedlga compare --resume {folder}")
     return 0 if whole else 1
+
+
+@cli.command()
+@click.option("--preset", default="paper", show_default=True, metavar="NAME", help="digits tries it on small data.")
+@click.option("--all", "every", is_flag=True, help="Also iid and Dirichlet partitions, and CIFAR-10.")
+@click.option("--only", metavar="REGIME", help="One row, such as 'batch, 0.1'.")
+@click.option("--rounds", type=int, metavar="T", help="Rounds of each regime. Default: 150 of batches, 40 of epochs.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write it: .csv.")
+def audit(
+    preset: str,
+    every: bool,
+    only: str | None,
+    rounds: int | None,
+    seed: int,
+    data_dir: str | None,
+    out: Path | None,
+) -> None:
+    """How close completed updates come to the true ones: a table over regimes and scales.
+
+    1 is what doing nothing gives, below 1 is closer to the truth. The last columns: the best possible multiple of what
+    was sent, and the error of the averaged update with the default scale.
+    """
+    from .display import Display, audit_table
+    from .regimes import REGIMES, THE_FIVE, audited, regime
+    from .runs import table_as_csv, write_atomically
+    from .settings import choose
+
+    names = [choose("--only", only, REGIMES)] if only else list(REGIMES if every else THE_FIVE)
+    experiments = {name: regime(name, rounds=rounds, seed=seed, base=preset) for name in names}
+    rows: list[dict[str, Any]] = []
+    with Display() as display:
+        display.begin(sum(e.rounds for e in experiments.values()))
+        before = 0
+        for name, e in experiments.items():
+            for step in audited(e, data_dir=data_dir, progress=display.fetching):
+                if isinstance(step, dict):
+                    rows.append({"regime": name, "rounds": e.rounds, **step})
+                else:
+                    display.round(step, before + step.round)
+            before += e.rounds
+            display.say(f"{name}: trusted {rows[-1]['trusted']:.2f}, best {rows[-1]['best']:.2f}")
+            if out is not None:
+                write_atomically(out, table_as_csv(rows))
+    display.console.print(audit_table(rows))
+    if out is not None:
+        display.say(f"written: {out}")
 
 
 @cli.group()

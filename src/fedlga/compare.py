@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 import tomllib
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .experiment import Experiment
 from .methods import method_class
-from .runs import check_free, read, recorded, write_atomically
+from .runs import check_free, read, recorded, table_as_csv, write_atomically
 from .settings import BadInput, choose
 from .stragglers import POLICIES
 from .types import Record
@@ -23,7 +21,9 @@ if TYPE_CHECKING:
     from .backends.pool import Workers
     from .data.datasets import Data
 
-MEASURES = ("rounds_to_target", "best_accuracy", "seconds_to_target", "simulated_seconds_to_target")
+TO_TARGET = ("rounds_to_target", "best_accuracy", "seconds_to_target", "simulated_seconds_to_target")
+AT_THE_END = ("last_accuracy", "last_accuracy_slow", "last_accuracy_worst", "approximation_error", "simulated_seconds")
+MEASURES = (*TO_TARGET, *AT_THE_END)
 RAW = ("method", "stragglers", "seed", *MEASURES, "final_accuracy", "rounds", "seconds_per_round", "diverged")
 
 
@@ -135,7 +135,7 @@ def table(plan: Plan, out: Path) -> list[dict[str, Any]]:
         rounds = {seed: s["rounds_to_target"] for seed, s in runs.items() if s["rounds_to_target"] is not None}
         row: dict[str, Any] = {"method": method, "stragglers": policy, "seeds": len(runs), "reached": len(rounds)}
         for measure in MEASURES:
-            values = [s[measure] for s in runs.values() if s[measure] is not None]
+            values = [s[measure] for s in runs.values() if s.get(measure) is not None]
             row[measure] = statistics.fmean(values) if values else None
             row[f"{measure}_sd"] = statistics.stdev(values) if len(values) > 1 else None
         first = rounds if not rows else first
@@ -160,16 +160,7 @@ def _finished(folder: Path) -> bool:
 
 def write(plan: Plan, out: Path) -> None:
     """comparison.csv (means), runs.csv (every run) and comparison.json (both)."""
-    rows, runs = table(plan, out), [{name: s[name] for name in RAW} for s in summaries(plan, out)]
-    write_atomically(out / "comparison.csv", _csv(rows))
-    write_atomically(out / "runs.csv", _csv(runs))
+    rows, runs = table(plan, out), [{name: s.get(name) for name in RAW} for s in summaries(plan, out)]
+    write_atomically(out / "comparison.csv", table_as_csv(rows))
+    write_atomically(out / "runs.csv", table_as_csv(runs))
     write_atomically(out / "comparison.json", json.dumps({"table": rows, "runs": runs}, indent=2) + "\n")
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()

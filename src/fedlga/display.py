@@ -122,6 +122,10 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         "seconds": f"{s['seconds']:.1f} ({s['seconds_per_round']:.3f} a round)" if s["rounds"] else "0",
         "simulated seconds": f"{s['simulated_seconds']:.0f}",
     }
+    if s.get("approximation_error") is not None:
+        rows["approximation"] = (
+            f"error {s['approximation_error']:.2f} (as sent: 1, best multiple: {s['best_scale_error']:.2f})"
+        )
     for name, value in rows.items():
         table.add_row(name, value)
     return table
@@ -154,6 +158,42 @@ def comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
             _spread(row, "seconds_to_target", ".1f", sd=".1f"),
             _spread(row, "simulated_seconds_to_target", ".0f", sd=".0f"),
         )
+    return table
+
+
+def end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Where runs ended, for whom: only where some devices are always slow, or updates were audited."""
+    shown = {
+        "accuracy": "last_accuracy",
+        "on slow devices' data": "last_accuracy_slow",
+        "worst device": "last_accuracy_worst",
+        "simulated s": "simulated_seconds",
+        "approximation": "approximation_error",
+    }
+    shown = {title: name for title, name in shown.items() if any(row[name] is not None for row in rows)}
+    if not {"last_accuracy_slow", "approximation_error"} & set(shown.values()):
+        return None
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("at the end", no_wrap=True)
+    table.add_column("stragglers", no_wrap=True)
+    for title in shown:
+        table.add_column(title, justify="right")
+    for row in rows:
+        forms = [".0f" if "second" in name else ".2f" if "approx" in name else ".1%" for name in shown.values()]
+        cells = [_spread(row, name, form, sd=form) for name, form in zip(shown.values(), forms, strict=True)]
+        table.add_row(row["method"], row["stragglers"], *cells)
+    return table
+
+
+def audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The audit over regimes, within 80 columns."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("one unit, eta_l", no_wrap=True)
+    names = ("printed", "linear", "growth", "trusted", "best", "trusted_mean")
+    for name in names:
+        table.add_column(name.replace("trusted_mean", "mean"), justify="right")
+    for row in rows:
+        table.add_row(row["regime"], *(f"{row[name]:.2f}" for name in names))
     return table
 
 

@@ -54,6 +54,10 @@ class Experiment:
     )
     speed_median: float = setting(1.0, "fleet speeds: median of log-normal speeds", above=0)
     speed_sigma: float = setting(0.7, "fleet speeds: deviation of the speeds' logarithm", least=0)
+    slow_classes: tuple[int, ...] = setting(
+        (), "fleet speeds: whoever holds one of these is slow, the rest fast", least=0
+    )
+    slow_speed: float = setting(0.2, "fleet speeds: a slow device's speed, in medians", above=0, most=1)
     trace: str | None = setting(None, "fleet trace: a CSV file with round, device, and epochs or seconds")
     dropout: float = setting(0.0, "chance that a device sends nothing in a round", least=0, below=1)
     # And the run
@@ -61,6 +65,7 @@ class Experiment:
     target: float = setting(0.65, "test accuracy to reach", least=0, most=1)
     stop_at_target: bool = setting(False, "end the run there")
     evaluate_every: int = setting(1, "rounds between evaluations", least=1)
+    audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
     backend: str = setting("pool", "where devices run", choices=("serial", "pool"))
     workers: int = setting(0, "processes of the pool; 0: one a core", least=0)
     options: Options = field(default_factory=dict[str, Mapping[str, Any]])
@@ -97,7 +102,7 @@ class Experiment:
     def as_dict(self) -> dict[str, Any]:
         """Plain values; what is unset is left out, the tables of methods and policies stand at the end."""
         plain = {f.name: getattr(self, f.name) for f in settings()}
-        plain["speeds"] = list(self.speeds)
+        plain |= {"speeds": list(self.speeds), "slow_classes": list(self.slow_classes)}
         tables = {name: dict(values) for name, values in self.options.items()}
         return {name: value for name, value in plain.items() if value is not None} | tables
 
@@ -208,9 +213,21 @@ PRESETS: dict[str, dict[str, Any]] = {
         "backend": "serial",
     },
 }
+PRESETS["fleet"] = {
+    "method": "fedavg",
+    "stragglers": "complete",
+    "fleet": "speeds",
+    "slow_classes": (0, 1, 2, 3),
+    "deadline": 5.0,
+    "lr": 0.003,
+    "rounds": 150,
+    "target": 0.7,
+    "evaluate_every": 3,
+}
 PRESET_MEANINGS = {
     "paper": "the FedLGA paper on Fashion-MNIST, one unit of work = one batch (the default)",
     "paper-epochs": "the same, one unit of work = one pass over the device's data",
+    "fleet": "the same devices are always slow, and hold what the others do not: four classes of ten",
     "cifar10": "the paper on CIFAR-10 with ResNet-20 (hours on a CPU)",
     "cifar100": "the paper on CIFAR-100 with ResNet-20 (hours on a CPU)",
     "digits": "small data that comes with the package: a first step, in seconds",
@@ -260,6 +277,10 @@ def _check_together(e: Experiment) -> None:
         raise BadInput(f"tau_min: got {e.tau_min}; it takes 1 to tau_max, which is {top}")
     if e.speeds and len(e.speeds) != e.devices:
         raise BadInput(f"speeds: got {len(e.speeds)} of them; it takes one for each of the {e.devices} devices")
+    if e.slow_classes and (e.speeds or max(e.slow_classes) >= classes):
+        raise BadInput(
+            f"slow_classes: got {list(e.slow_classes)}; it takes classes from 0 to {classes - 1}, and no speeds"
+        )
     if e.fleet == "speeds" and e.deadline is None:
         raise BadInput("deadline: fleet 'speeds' needs one; it takes a number of seconds above 0")
     if (e.fleet == "trace") != (e.trace is not None):

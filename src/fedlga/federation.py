@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .audit import measured
 from .draws import Stream, generator
 from .fleet import Effort, Fleet
 from .methods.base import Method
 from .stragglers import Policy
-from .types import Backend, Record, Server, Task, Update
+from .types import Backend, Evaluation, Record, Server, Task, Update
 
 if TYPE_CHECKING:
     from .types import Vector
@@ -29,7 +30,7 @@ class Federation:
     policy: Policy
     fleet: Fleet
     backend: Backend
-    evaluate: Callable[[Vector], tuple[float, float]]  # weights -> test accuracy and loss
+    evaluate: Callable[[Vector], Evaluation]
     examples: Sequence[int]  # held by each device
     cohort: int  # K, selected in a round
     lr: float
@@ -39,6 +40,7 @@ class Federation:
     replacement: bool  # select with replacement: the paper's scheme I
     by_examples: bool  # average by examples; otherwise uniformly
     evaluate_every: int = 1
+    audit: bool = False
 
     @cached_property
     def all_examples(self) -> int:
@@ -69,14 +71,16 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
         if diverged:
             note = "the weights are no longer finite numbers: the run stops here"
         due = server.round % f.evaluate_every == 0 or server.round == until or diverged
-        accuracy, loss = f.evaluate(server.w) if due else (None, None)
+        found = f.evaluate(server.w) if due else Evaluation()
         done = efforts if not f.policy.waits else [replace(e, steps=0 if e.lost else e.steps_asked) for e in efforts]
         yield (
             server,
             Record(
                 round=server.round,
-                accuracy=accuracy,
-                loss=loss,
+                accuracy=found.accuracy,
+                loss=found.loss,
+                accuracy_slow=found.accuracy_slow,
+                accuracy_worst=found.accuracy_worst,
                 train_loss=sum(u.train_loss for u in updates) / len(updates) if updates else None,
                 seconds=time.perf_counter() - started,
                 simulated_seconds=f.fleet.seconds(efforts, waits=f.policy.waits),
@@ -89,6 +93,9 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
                 used=[u.device for u in answer.updates],
                 scales={u.device: u.scale for u in answer.updates if u.scale != 1},
                 growth=answer.growth,
+                agreement=answer.agreement,
+                clipped=dict(answer.clipped),
+                audit=measured(updates, answer.updates) if f.audit else None,
                 note=note,
             ),
         )
@@ -121,6 +128,7 @@ def task(f: Federation, server: Server, effort: Effort) -> Task:
         momentum=f.momentum,
         seed=f.seed,
         shared={name: server.memory[name] for name in f.method.sends if name in server.memory},
+        audit=f.audit,
     )
 
 

@@ -105,6 +105,10 @@ class SpeedFleet(Fleet):
     def effort(self, round: int, devices: Sequence[int]) -> list[Effort]:  # noqa: D102
         return [self._effort(d) for d in devices]
 
+    def always_slow(self) -> list[int]:
+        """The devices that never finish in time."""
+        return [d for d in range(len(self.work)) if self._effort(d).slow]
+
     def _effort(self, device: int) -> Effort:
         asked, speed = self.work[device], self.speeds[device]
         return Effort(device, min(asked, _whole(self.deadline * speed)), asked, asked / speed)
@@ -133,6 +137,13 @@ def log_normal_speeds(seed: int, devices: int, median: float, sigma: float) -> l
     """Speeds whose logarithm is normal: half the fleet is slower than the median, a few much slower."""
     normal = generator(seed, Stream.SPEEDS).standard_normal(devices)
     return (median * np.exp(sigma * normal)).tolist()
+
+
+def speeds_by_class(
+    held: Sequence[Sequence[bool]], slow_classes: Sequence[int], fast: float, slow: float
+) -> list[float]:
+    """Slowness that goes with the data: whoever holds one of `slow_classes` is slow."""
+    return [slow if any(has[label] for label in slow_classes) else fast for has in held]
 
 
 def read_trace(path: Path, *, seed: int, work: Sequence[int], epochs: int, deadline: float, dropout: float) -> Fleet:

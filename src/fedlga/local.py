@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,9 @@ class Devices:
         with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
             torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
             delta, steps, train_loss = sgd(self.model, task, local, self.batches(task), clip=self.clip)
+        truth = None
+        if task.audit and steps < task.steps_asked:
+            truth = self._full_work(task, local)
         upload, keep = self.method.finish(task, delta, steps, memory)
         update = Update(
             device=task.device,
@@ -51,8 +54,16 @@ class Devices:
             extra=upload,
             lr=task.lr,
             momentum=task.momentum,
+            truth=truth,
         )
         return update, keep
+
+    def _full_work(self, task: Task, local: Local) -> Vector:
+        """What the device would have sent: the same work from the start, on the same batches, to its end."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
+            whole = replace(task, steps=task.steps_asked)
+            return sgd(self.model, whole, local, self.batches(whole), clip=self.clip)[0]
 
     def batches(self, task: Task) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """An endless stream: shuffle the device's data, cut it into batches, shuffle again.

@@ -9,14 +9,16 @@ checkpoint/         the aggregator's and the devices' state, to go on from
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from .types import Backend, Memory
 
 CHECKPOINT_SECONDS = 30.0  # what a killed run loses at most, and the round it was in
-MAY_CHANGE = ("rounds", "target", "stop_at_target", "backend", "workers")  # when a run is resumed
+MAY_CHANGE = ("rounds", "target", "stop_at_target", "audit", "backend", "workers")  # when a run is resumed
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ def diverged(record: Record) -> bool:
 
 def summary(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
     """The run in a few numbers. Names are stable: people script against them."""
+    from .audit import errors
+
     accuracies = [r.accuracy for r in records if r.accuracy is not None]
     hit = next((i for i, r in enumerate(records) if r.accuracy is not None and r.accuracy >= e.target), None)
     until = None if hit is None else records[: hit + 1]
@@ -134,13 +138,21 @@ def summary(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
         "simulated_seconds_to_target": None if until is None else sum(r.simulated_seconds for r in until),
         "best_accuracy": max(accuracies, default=None),
         "final_accuracy": accuracies[-1] if accuracies else None,
+        **{f"last_{name}": _last(records, name) for name in ("accuracy", "accuracy_slow", "accuracy_worst")},
         "seconds": seconds,
         "seconds_per_round": seconds / len(records) if records else None,
         "simulated_seconds": sum(r.simulated_seconds for r in records),
+        **(errors(records) if e.audit else {}),
         "finished": done(e, records),
         "diverged": bool(records) and diverged(records[-1]),
         "versions": versions(),
     }
+
+
+def _last(records: Sequence[Record], name: str) -> float | None:
+    """The mean of the last ten evaluations: with few classes a device, accuracy jumps from round to round."""
+    values = [value for r in records if (value := getattr(r, name)) is not None][-10:]
+    return sum(values) / len(values) if values else None
 
 
 def versions() -> dict[str, str]:
@@ -182,6 +194,16 @@ def check_free(folder: Path) -> None:
 
 def _not_writable(there: Path) -> str:
     return "Permission denied" if there.is_dir() else "Not a directory"
+
+
+def table_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with the same names as CSV."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_atomically(path: Path, text: str) -> None:

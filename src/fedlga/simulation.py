@@ -16,16 +16,16 @@ from .backends.pool import Pool, Workers
 from .backends.serial import Serial
 from .data.augment import resized
 from .data.datasets import Data, cache_folder, load
-from .data.partition import partition
+from .data.partition import counts, partition
 from .experiment import Experiment
 from .federation import Federation
 from .federation import rounds as federation_rounds
-from .fleet import Fleet, PaperFleet, SpeedFleet, log_normal_speeds, read_trace
+from .fleet import Fleet, PaperFleet, SpeedFleet, log_normal_speeds, read_trace, speeds_by_class
 from .local import Devices, steps_in_epoch
 from .methods import make_method
 from .models import FlatModel, make_model
 from .stragglers import make_policy
-from .types import Record, Server
+from .types import Evaluation, Record, Server
 
 if TYPE_CHECKING:
     from .data.sources import Progress
@@ -73,7 +73,7 @@ def simulate(
     try:  # the workers import torch while the data is read
         data = data or load_data(e, data_dir, progress)
         parts = make_parts(e, data)
-        fleet = make_fleet(e, [len(part) for part in parts])
+        fleet = make_fleet(e, data, parts)
         model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
         start = Server(round=0, w=model.vector.clone())
         devices = Devices(
@@ -88,14 +88,16 @@ def simulate(
             clip=e.clip,
         )
         crew = workers or own
-        backend = Serial(devices) if crew is None else Pool(devices, crew, _setup(e, data), slots=e.cohort)
+        backend = (
+            Serial(devices) if crew is None else Pool(devices, crew, _setup(e, data), slots=e.cohort, audit=e.audit)
+        )
         try:
             federation = Federation(
                 method=devices.method,
                 policy=make_policy(e.policy, dict(e.options.get(e.policy, {}))),
                 fleet=fleet,
                 backend=backend,
-                evaluate=lambda w: evaluate(model, w, data.test_images, data.test_labels, e.resize),
+                evaluate=Evaluator(e, model, data, parts, fleet.always_slow() if isinstance(fleet, SpeedFleet) else []),
                 examples=[len(part) for part in parts],
                 cohort=e.cohort,
                 lr=e.lr,
@@ -105,6 +107,7 @@ def simulate(
                 replacement=e.sampling == "with-replacement",
                 by_examples=e.averaging == "examples",
                 evaluate_every=e.evaluate_every,
+                audit=e.audit,
             )
             yield Simulation(federation, start, model, devices)
         finally:
@@ -117,7 +120,7 @@ def simulate(
 def check(experiment: Experiment, data: Data) -> None:
     """Whether this experiment can start at all: its partition, fleet and model fit its data."""
     parts = make_parts(experiment, data)
-    make_fleet(experiment, [len(part) for part in parts])
+    make_fleet(experiment, data, parts)
     make_model(experiment.model, input_shape(experiment, data), data.classes, experiment.seed)
 
 
@@ -152,38 +155,66 @@ def make_parts(e: Experiment, data: Data) -> list[Array]:
     )
 
 
-def make_fleet(experiment: Experiment, examples: list[int]) -> Fleet:
+def make_fleet(experiment: Experiment, data: Data, parts: list[Array]) -> Fleet:
     """Who is slow."""
     e = experiment.resolved()
     assert e.deadline is not None
     assert e.tau_max is not None
-    work = [e.epochs * steps_in_epoch(count, e.batch_size, e.steps_per_epoch) for count in examples]
+    work = [e.epochs * steps_in_epoch(len(part), e.batch_size, e.steps_per_epoch) for part in parts]
     if e.fleet == "trace":
         return read_trace(
             Path(e.trace or ""), seed=e.seed, work=work, epochs=e.epochs, deadline=e.deadline, dropout=e.dropout
         )
     if e.fleet == "speeds":
         speeds = e.speeds or log_normal_speeds(e.seed, e.devices, e.speed_median, e.speed_sigma)
+        if e.slow_classes:
+            held = (counts(parts, data.train_labels.numpy(), data.classes) > 0).tolist()
+            speeds = speeds_by_class(held, e.slow_classes, e.speed_median, e.speed_median * e.slow_speed)
         return SpeedFleet(e.seed, work, e.epochs, e.deadline, e.dropout, speeds)
     rho = e.rho if e.fleet == "paper" else 0.0
     return PaperFleet(e.seed, work, e.epochs, e.deadline, e.dropout, rho, e.tau_min, e.tau_max)
 
 
-def evaluate(
+class Evaluator:
+    """Test accuracy of some weights: overall, and as the devices would find it on data like their own."""
+
+    def __init__(self, e: Experiment, model: FlatModel, data: Data, parts: list[Array], slow: list[int]) -> None:
+        self._model, self._resize = model, e.resize
+        self._images, self._labels = data.test_images, data.test_labels
+        held = torch.from_numpy(counts(parts, data.train_labels.numpy(), data.classes)).double()
+        self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data
+        together = held[slow].sum(0)
+        self._slow = together / together.sum() if slow else None
+        self._tested = torch.bincount(self._labels, minlength=data.classes).clamp(min=1)
+
+    def __call__(self, w: Vector) -> Evaluation:
+        """Evaluate weights `w`."""
+        right, loss = predictions(self._model, w, self._images, self._labels, self._resize)
+        by_class = torch.bincount(self._labels[right], minlength=len(self._tested)) / self._tested
+        return Evaluation(
+            accuracy=int(right.sum()) / len(right),
+            loss=loss,
+            accuracy_slow=None if self._slow is None else float(self._slow @ by_class.double()),
+            accuracy_worst=float((self._shares @ by_class.double()).min()),
+        )
+
+
+def predictions(
     model: FlatModel, w: Vector, images: torch.Tensor, labels: torch.Tensor, resize: int = 0
-) -> tuple[float, float]:
-    """Accuracy and mean loss of weights `w` on some data."""
+) -> tuple[torch.Tensor, float]:
+    """Which examples weights `w` get right, and their mean loss."""
     model.vector.copy_(w)
     model.module.eval()
-    right, loss = 0, 0.0
+    right = torch.zeros(len(labels), dtype=torch.bool)
+    loss = 0.0
     with torch.no_grad():
         for start in range(0, len(labels), EVALUATION_BATCH):
             batch = slice(start, start + EVALUATION_BATCH)
             scores = model.module(resized(images[batch], resize))
-            right += int((scores.argmax(1) == labels[batch]).sum())
+            right[batch] = scores.argmax(1) == labels[batch]
             loss += float(cross_entropy(scores, labels[batch], reduction="sum"))
     model.module.train()
-    return right / len(labels), loss / len(labels)
+    return right, loss / len(labels)
 
 
 def _setup(e: Experiment, data: Data) -> dict[str, object]:

@@ -6,16 +6,21 @@ nothing of the method that averages them, so every policy goes with every method
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from .settings import BadInput, checked, choose, setting
 from .types import Server, Update
 
 if TYPE_CHECKING:
+    from .completion import Scales
     from .types import Memory
+
+
+SCALES = ("trusted", "growth", "linear", "printed")
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Answer:
     updates: Sequence[Update]
     memory: Memory | None = None  # what the policy remembers, to be merged into Server.memory
     growth: float | None = None
+    agreement: float | None = None
+    clipped: Mapping[int, str] = field(default_factory=dict[int, str])
     note: str | None = None
 
 
@@ -74,47 +81,66 @@ class Keep(Policy):
 @final
 @dataclass(frozen=True)
 class Complete(Policy):
-    """The aggregator approximates the update a slow device would have sent: see methods/fedlga.py."""
+    """The aggregator approximates the update a slow device would have sent: see completion.py."""
 
-    scale: str | float = setting("growth", "a straggler's update times: growth, printed, or a number", above=0)
-    fading: float = setting(0.95, "growth: what a round counts after another one", least=0, most=1)
+    scale: str | float = setting(
+        "trusted", "a straggler's update times: trusted, growth, linear, printed, a number", above=0
+    )
+    fading: float = setting(0.95, "what a round counts in the laws of trusted and growth after another one", most=1)
+    longest: float = setting(2.0, "a completed update is at most this times the longest complete one", above=0)
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, str) and self.scale not in ("growth", "printed"):
-            raise BadInput(f"complete.scale: got {self.scale!r}; it takes growth, printed or a number above 0")
+        if isinstance(self.scale, str) and self.scale not in SCALES:
+            raise BadInput(f"complete.scale: got {self.scale!r}; it takes {', '.join(SCALES)} or a number above 0")
 
     def answer(self, server: Server, updates: Sequence[Update]) -> Answer:  # noqa: D102
-        import torch
-
-        from .methods.base import mean_delta
-        from .methods.fedlga import Growth, printed_scale
-
-        known = server.memory.get("growth")
-        law = Growth() if known is None else Growth(float(known[0]), float(known[1]))
-        law = law.seen(updates, self.fading)
-        memory = {"growth": torch.tensor([law.xy, law.xx], dtype=torch.float64)} if self.scale == "growth" else None
-        exponent = law.exponent if self.scale == "growth" else None
+        from .completion import length
 
         complete = [u for u in updates if u.finished]
-        if not complete and updates:
+        scales = self._scales(server, updates, complete)
+        learned = Answer(updates, scales.memory, scales.growth, scales.agreement)
+        if not complete:
             # There is no w_hat to approximate towards (the paper's K_2 is empty): leave what came as it came.
-            note = "no complete device: updates kept as they came"
-            return Answer(updates, memory, exponent, note)
-
-        expected = None
-        if self.scale == "printed" and len(complete) < len(updates):
-            expected = mean_delta(replace(u, weight=1.0) for u in complete)
+            return replace(learned, note="no complete device: updates kept as they came" if updates else None)
+        limit = self.longest * max(length(u.delta) for u in complete)
+        clipped: dict[int, str] = {}
 
         def completed(u: Update) -> Update:
             if u.finished:
                 return u
-            if expected is not None:
-                scale = printed_scale(u, expected)
-            else:
-                scale = law.scale(u) if self.scale == "growth" else float(self.scale)
+            scale = scales.of(u)
+            if self.scale != "printed":  # which is to the letter, wherever it leads
+                scale, reason = held_back(scale, length(u.delta), limit)
+                clipped.update({u.device: reason} if reason else {})
             return replace(u, delta=u.delta * scale, scale=scale, steps=u.steps_asked)
 
-        return Answer([completed(u) for u in updates], memory, exponent)
+        return replace(learned, updates=[completed(u) for u in updates], clipped=clipped)
+
+    def _scales(self, server: Server, updates: Sequence[Update], complete: Sequence[Update]) -> Scales:
+        from .completion import Scales, growth, ratio, trusted
+        from .methods.base import mean_delta
+        from .methods.fedlga import printed_scale
+
+        if self.scale == "trusted":
+            return trusted(server.memory, updates, self.fading)
+        if self.scale == "growth":
+            return growth(server.memory, updates, self.fading)
+        if self.scale == "printed":
+            expected = mean_delta(replace(u, weight=1.0) for u in complete) if complete else None
+            return Scales(lambda u: 1.0 if expected is None else printed_scale(u, expected), {})
+        if self.scale == "linear":
+            return Scales(ratio, {})
+        number = float(self.scale)
+        return Scales(lambda u: number, {})
+
+
+def held_back(scale: float, size: float, limit: float) -> tuple[float, str | None]:
+    """A scale that is a number and makes no update longer than `limit`; what is longer already stays as it was sent."""
+    if not math.isfinite(scale) or size == 0:
+        return 1.0, "not a number" if not math.isfinite(scale) else "nothing was sent"
+    if scale > 1 and scale * size > limit:
+        return max(1.0, limit / size), f"longer than {limit:.3g}"
+    return scale, None
 
 
 POLICIES: dict[str, type[Policy]] = {"wait": Wait, "drop": Drop, "keep": Keep, "complete": Complete}

@@ -30,6 +30,7 @@ class Task:
     momentum: float
     seed: int
     shared: Memory  # what the method sends along with the weights
+    audit: bool = False  # in simulation: also find out what the full work would have given
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Update:
     weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights
     share: float = 0.0  # of the whole federation: 1/N, or examples over everyone's examples
     scale: float = 1.0  # what the aggregator multiplied delta by; 1 as sent
+    truth: Vector | None = None  # audited: the delta of the full work, which no real device would send
 
     @property
     def finished(self) -> bool:
@@ -93,12 +95,24 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """How good some weights are, on test data; None where nobody looked."""
+
+    accuracy: float | None = None
+    loss: float | None = None
+    accuracy_slow: float | None = None
+    accuracy_worst: float | None = None
+
+
+@dataclass(frozen=True)
 class Record:
     """What one round leaves behind: a line of rounds.jsonl."""
 
     round: int  # counted from 1
     accuracy: float | None  # on the test data; None in rounds without an evaluation
     loss: float | None
+    accuracy_slow: float | None  # on data like that of the devices that are always slow, where there are such
+    accuracy_worst: float | None  # on data like that of the device it serves worst
     train_loss: float | None  # mean over the devices that reported; None when nobody did
     seconds: float
     simulated_seconds: float
@@ -111,6 +125,11 @@ class Record:
     used: list[int]  # devices whose update went into the mean
     scales: dict[int, float | None]  # completed devices: what their update was multiplied by
     growth: float | None = None  # exponent of the growth law, where completion used one
+    agreement: float | None = None  # mean cosine of updates and the same devices' last ones, where completion used it
+    clipped: dict[int, str] = field(
+        default_factory=dict[int, str]
+    )  # completed devices whose scale was held back, and why
+    audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
     note: str | None = None  # anything out of the ordinary, in words
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,8 +138,9 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """The record that `as_dict` wrote; JSON turned the keys of `scales` into text."""
-        fields: dict[str, Any] = {**values, "scales": {int(k): v for k, v in values["scales"].items()}}
+        """The record that `as_dict` wrote; JSON turned devices that are keys into text."""
+        by_device = {name: {int(k): v for k, v in values[name].items()} for name in ("scales", "clipped")}
+        fields: dict[str, Any] = {**values, **by_device}
         return cls(**fields)
 
 

@@ -92,7 +92,9 @@ class Workers:
 class Pool:
     """Tasks go to whichever worker is free, the longest first; updates come back in the order of the tasks."""
 
-    def __init__(self, devices: Devices, workers: Workers, setup: dict[str, Any], slots: int) -> None:
+    def __init__(
+        self, devices: Devices, workers: Workers, setup: dict[str, Any], slots: int, audit: bool = False
+    ) -> None:
         """`setup` is what a worker needs to make the same devices: names and numbers, no objects.
 
         `slots` is how many updates a round may bring; more are taken, at the cost of setting up again.
@@ -102,7 +104,7 @@ class Pool:
         self._shared = SharedFolder()
         try:
             size = len(devices.model.vector)
-            self._rows = 1 + len(devices.method.uploads)
+            self._rows = 1 + len(devices.method.uploads) + audit
             self._size = size
             self._memory = self._shared.folder("memory")
             self._slots = 0
@@ -170,7 +172,9 @@ class Pool:
     def _update(self, slot: int, numbers: dict[str, Any]) -> Update:
         vectors = self._replies[slot, :, : self._size]
         extra = {name: vectors[row] for row, name in enumerate(self._method.uploads, start=1)}
-        return Update(**numbers, delta=vectors[0], extra=extra)
+        truth = vectors[-1] if numbers["truth"] else None
+        fields: dict[str, Any] = {**numbers, "delta": vectors[0], "extra": extra, "truth": truth}
+        return Update(**fields)
 
     def _prepare(self, slots: int) -> None:
         """Room for that many updates; the workers learn of it, and of all the rest."""

@@ -60,10 +60,12 @@ class Worker:
         update, memory = self._devices.work(task, recall(self._memory, task.device))
         if memory:
             remember(self._memory, task.device, memory)
-        for row, vector in enumerate((update.delta, *(update.extra[name] for name in self._uploads))):
+        vectors = [update.delta, *(update.extra[name] for name in self._uploads)]
+        vectors += [update.truth] if update.truth is not None else []
+        for row, vector in enumerate(vectors):
             self._replies[slot, row, : len(vector)].copy_(vector)
         numbers = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
-        return {name: value for name, value in numbers.items() if name not in ("delta", "extra")}
+        return {**numbers, "delta": None, "extra": None, "truth": update.truth is not None}
 
 
 def recall(folder: Path, device: int) -> Memory:

@@ -15,15 +15,14 @@ With that g, which is parallel to delta, Eq. 5 with Eq. 6 multiplies delta by on
 Printed as it stands its units do not match and it diverges. So completing an update means choosing its scale:
 
 - `printed`: Eq. 5 and 6 to the letter, for whoever wants to check us;
-- `growth` (the default): how fast updates grow with work is measured over everyone who reported: the slope p of
-  log|delta| on log steps, centred within a round, older rounds fading. The scale is (steps_asked / steps)^p;
+- `growth` and `trusted` (the default): what the updates themselves tell, see completion.py;
+- `linear`: all the work over the work done, plain extrapolation;
 - a number: every straggler's update times that.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
@@ -31,7 +30,7 @@ import torch
 
 from ..settings import setting
 from ..types import Server, Update
-from .base import Method, effective_steps, mean_delta
+from .base import Method, mean_delta
 
 if TYPE_CHECKING:
     from ..types import Vector
@@ -56,42 +55,3 @@ def printed_scale(update: Update, expected: Vector) -> float:
     delta = update.delta
     g_dot_d = float(torch.dot(delta, expected) - torch.dot(delta, delta)) / path
     return 1 + g_dot_d / path
-
-
-@dataclass(frozen=True)
-class Growth:
-    """The growth law's memory: sums of (x - mean) (y - mean) and (x - mean)^2, x = log work, y = log|delta|."""
-
-    xy: float = 0.0
-    xx: float = 0.0
-
-    def seen(self, updates: Sequence[Update], fading: float) -> Growth:
-        """After another round, in which older ones count `fading` times what they did."""
-        points = [(math.log(_work(u, u.steps)), math.log(size)) for u in updates if (size := _size(u)) > 0]
-        if not points:
-            return self
-        mean_x = sum(x for x, _ in points) / len(points)
-        mean_y = sum(y for _, y in points) / len(points)
-        return Growth(
-            fading * self.xy + sum((x - mean_x) * (y - mean_y) for x, y in points),
-            fading * self.xx + sum((x - mean_x) ** 2 for x, _ in points),
-        )
-
-    @property
-    def exponent(self) -> float:
-        """p: 1 where updates grow like work, 0 where more work moves nothing, or nothing is known yet."""
-        return min(max(self.xy / self.xx, 0.0), 1.0) if self.xx > 0 else 0.0
-
-    def scale(self, update: Update) -> float:
-        """(all the work / the work done) ^ p."""
-        return (_work(update, update.steps_asked) / _work(update, update.steps)) ** self.exponent
-
-
-def _work(update: Update, steps: int) -> float:
-    """Steps, or what they amount to under momentum, where a late start is slow and doubling steps does more."""
-    return effective_steps(steps, momentum=update.momentum)
-
-
-def _size(update: Update) -> float:
-    size = math.sqrt(float(torch.dot(update.delta, update.delta)))
-    return size if math.isfinite(size) else 0.0

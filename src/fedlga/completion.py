@@ -1,0 +1,173 @@
+"""By how much a straggler's update falls short: the scales that `complete` multiplies it by.
+
+Given only what devices send (delta, steps), the approximation of FedLGA is always a multiple of delta: see
+methods/fedlga.py. What remains is to choose the number. Two laws are learned from the updates themselves, over
+everyone who reported, older rounds fading:
+
+**growth**: updates grow like work^p. p is the slope of log|delta| on log work, centred in each round, and the scale is
+(all work / work done)^p. Where steps are mostly noise it overshoots: noise grows too, but what a device would have
+added is not in the direction it had gone.
+
+**trusted**: |delta|^2 is a signal, growing like work^(2q), plus noise, growing like work. With a the signal's share,
+the slope says 2p = 2q a + (1 - a), and the best multiple of what was sent is
+
+    c = 1 + a ((all work / work done)^q - 1).
+
+a is measured by agreement: when a device reports again, its new update shares the old one's signal but not its noise,
+so the cosine between the two estimates a. It is squared, because what agrees between rounds need not last to the end of
+this one (docs/approximation.md has the measurements). Two things hold of a even where no device ever comes back: a
+signal cannot grow faster than work, q <= 1, so a >= 2p - 1; and noise averages out, so of an update of s steps at least
+1 - 20 / s is taken for signal. From p one standard error of its fit is taken off, so that scatter is not taken for
+growth. Everything pulls c towards 1, which is doing nothing.
+
+To compare updates across rounds the aggregator keeps of each a sketch of 4096 numbers: sums of its parameters with
+random signs. Inner products of sketches are those of the updates, give or take 1/64 of their lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from .methods.base import effective_steps
+from .types import Update
+
+if TYPE_CHECKING:
+    from .types import Memory, Vector
+
+SKETCH = 4096  # numbers kept of an update
+DEVICES = 1024  # whose sketches are kept: those heard of last
+NOISY_STEPS = 20  # an update of so few steps may be all noise
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The outcome: a scale for each straggler, what to remember, and what the record should say."""
+
+    of: Callable[[Update], float]
+    memory: Memory  # what the next round should know
+    growth: float | None = None
+    agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Faded sums of the regression of y = log|delta| on x = log work, both centred in their round."""
+
+    xy: float = 0.0
+    xx: float = 0.0
+    yy: float = 0.0
+    freedom: float = 0.0  # points, less one a round for the centring
+
+    def seen(self, updates: Sequence[Update], fading: float) -> Growth:
+        """After another round, in which older ones count `fading` times what they did."""
+        points = [(math.log(work(u, u.steps)), math.log(size)) for u in updates if (size := length(u.delta)) > 0]
+        if not points:
+            return self
+        x, y = (np.array(values) - np.mean(values) for values in zip(*points, strict=True))
+        return Growth(
+            fading * self.xy + float(x @ y),
+            fading * self.xx + float(x @ x),
+            fading * self.yy + float(y @ y),
+            fading * self.freedom + len(points) - 1,
+        )
+
+    @property
+    def exponent(self) -> float:
+        """p: 1 where updates grow like work, 0 where more work moves nothing, or nothing is known yet."""
+        return _clamp(self.xy / self.xx) if self.xx > 0 else 0.0
+
+    @property
+    def cautious(self) -> float:
+        """p less one standard error of its fit."""
+        if self.xx <= 0 or self.freedom <= 1:
+            return 0.0
+        slope = self.xy / self.xx
+        scatter = max(self.yy - slope * self.xy, 0.0) / (self.freedom - 1)
+        return _clamp(slope - math.sqrt(scatter / self.xx))
+
+
+def growth(memory: Memory, updates: Sequence[Update], fading: float) -> Scales:
+    """The growth law alone."""
+    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, fading)
+    kept = {"growth": _vector(law.xy, law.xx, law.yy, law.freedom)}
+    return Scales(lambda u: ratio(u) ** law.exponent, kept, growth=law.exponent)
+
+
+def trusted(memory: Memory, updates: Sequence[Update], fading: float) -> Scales:
+    """Growth, as far as updates agree with what the same devices sent before."""
+    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, fading)
+    total, count = (fading * value for value in _numbers(memory, "agreement", 2))
+    devices = [int(device) for device in memory.get("sketched", ())]
+    sketches = dict(zip(devices, memory["sketches"], strict=True)) if devices else {}
+    for u in updates:
+        new = sketch(u.delta)
+        old = sketches.pop(u.device, None)  # taken out and put at the end: the order is that of last hearing
+        if old is not None and (both := length(old) * length(new)) > 0:
+            total, count = total + float(torch.dot(old, new)) / both, count + 1
+        if length(new) > 0:
+            sketches[u.device] = new
+    latest = list(sketches)[-DEVICES:]
+    slope = law.cautious
+
+    agreed = _clamp(total / count) if count > 0 else 0.0
+
+    def scale(u: Update) -> float:
+        share = max(agreed**2, 1 - NOISY_STEPS / u.steps, 2 * slope - 1)
+        if share <= 0:
+            return 1.0
+        exponent = _clamp((2 * slope - (1 - share)) / (2 * share))
+        return 1 + share * (ratio(u) ** exponent - 1)
+
+    kept = {
+        "growth": _vector(law.xy, law.xx, law.yy, law.freedom),
+        "agreement": _vector(total, count),
+        "sketched": torch.tensor(latest, dtype=torch.int64),
+        **({"sketches": torch.stack([sketches[d] for d in latest])} if latest else {}),
+    }
+    return Scales(scale, kept, growth=slope, agreement=agreed if count > 0 else None)
+
+
+def ratio(update: Update) -> float:
+    """All the work over the work done."""
+    return work(update, update.steps_asked) / work(update, update.steps)
+
+
+def work(update: Update, steps: int) -> float:
+    """Steps, or what they amount to under momentum, where a late start is slow and doubling steps does more."""
+    return effective_steps(steps, momentum=update.momentum)
+
+
+def length(vector: Vector) -> float:
+    """|vector|; 0 for one that holds anything but numbers, so that it enters no law."""
+    size = math.sqrt(float(torch.dot(vector, vector)))
+    return size if math.isfinite(size) else 0.0
+
+
+def sketch(delta: Vector) -> Vector:
+    """4096 sums of parameters with random signs, in one pass: parameter j goes to sum j mod 4096."""
+    if len(delta) <= SKETCH:
+        return delta.clone()
+    rows = len(delta) // SKETCH
+    signs = torch.from_numpy(np.random.default_rng(rows).choice(np.array([-1.0, 1.0], np.float32), rows + 1))
+    sums = torch.mv(delta[: rows * SKETCH].view(rows, SKETCH).t(), signs[:rows])
+    rest = delta[rows * SKETCH :]
+    sums[: len(rest)] += signs[rows] * rest
+    return sums
+
+
+def _clamp(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _numbers(memory: Memory, name: str, count: int) -> list[float]:
+    return [float(value) for value in memory[name]] if name in memory else [0.0] * count
+
+
+def _vector(*values: float) -> Vector:
+    return torch.tensor(values, dtype=torch.float64)
