@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedlga.backends.serial import Serial
+from fedlga.completion import length
 from fedlga.federation import Federation, rounds
 from fedlga.fleet import Effort, Fleet
 from fedlga.local import Devices
@@ -107,3 +108,8 @@ def update(device: int = 0, delta: Sequence[float] = (1.0, 0.0), steps: int = 1,
 def close(vector: torch.Tensor, expected: Sequence[float], tolerance: float = 1e-5) -> None:
     """Assert that a vector holds these numbers."""
     torch.testing.assert_close(vector, torch.tensor(expected), rtol=0, atol=tolerance)
+
+
+def sizes(updates: Sequence[Update]) -> dict[int, float]:
+    """The lengths of some updates, as completion gets them."""
+    return {u.device: length(u.delta) for u in updates}

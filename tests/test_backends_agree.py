@@ -90,6 +90,19 @@ def test_augmented_colour_images_agree(workers, tmp_path):
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn"])
+def test_an_audit_changes_nothing_and_is_the_same_everywhere(method, workers):
+    experiment = preset("digits").changed({**HARD, "method": method, "stragglers": "complete"})
+    plain, _, records = outcome(experiment)
+    audited, _, serial = outcome(experiment.changed({"audit": True}))
+    pooled, _, pool = outcome(experiment.changed({"audit": True, "backend": "pool"}), workers)
+    assert torch.equal(plain.w, audited.w)
+    assert torch.equal(plain.w, pooled.w)
+    assert serial == pool
+    assert [replace(r, audit=None) for r in serial] == records
+    assert any(r.audit["stragglers"] for r in serial)
+
+
 def test_a_worker_that_dies_is_an_error_and_not_a_hang():
     workers = Workers(2)
     experiment = preset("digits").changed({"backend": "pool", "rounds": 50})

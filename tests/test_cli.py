@@ -238,6 +238,44 @@ def test_compare_goes_on_where_it_was_stopped(fedlga):
     assert {row["seeds"] for row in again} == {2}
 
 
+def test_audit_prints_and_writes_its_table(fedlga):
+    code, out, err = fedlga("audit", "--preset", "digits", "--rounds", 12, "--out", "audit.csv")
+    assert (code, err) == (0, "")
+    rows = [line for line in out.splitlines() if line.startswith(("batch, ", "epoch, "))]
+    assert len([row for row in rows if ":" not in row]) == 5
+    assert max(map(len, rows)) <= 80
+    lines = Path("audit.csv").read_text().splitlines()
+    assert lines[0] == "regime,rounds,trusted,growth,linear,printed,best,trusted_mean,stragglers"
+    assert len(lines) == 6
+    code, _, err = fedlga("audit", "--preset", "digits", "--only", "batch, 0.2")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_an_audited_run_says_how_close_it_came(fedlga):
+    _, out, _ = fedlga("run", *FAST, "--rounds", 4, "--audit", "--out", "r")
+    assert "approximation" in out
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert summary["best_scale_error"] <= summary["approximation_error"]
+    line = json.loads(Path("r/rounds.jsonl").read_text().splitlines()[0])
+    assert {"error", "sent", "completed", "true_scales"} <= line["audit"].keys()
+
+
+def test_compare_shows_whom_stragglers_cost(fedlga):
+    words = ("--preset", "fleet", "--dataset", "digits", "--set", "devices=20", "--set", "cohort=5", "--rounds", 6)
+    words += ("--stragglers", "wait,drop,keep,complete", "--seeds", "0", "--backend", "serial", "--set", "lr=0.1")
+    code, out, err = fedlga("compare", *words, "--out", "c", "--audit")
+    assert (code, err) == (0, "")
+    assert "on slow devices'" in out
+    assert "worst device" in out
+    table = json.loads(Path("c/comparison.json").read_text())["table"]
+    assert [row["stragglers"] for row in table] == ["wait", "drop", "keep", "complete"]
+    assert all(row["last_accuracy_slow"] is not None for row in table)
+    assert table[0]["simulated_seconds"] == 5 * table[2]["simulated_seconds"]
+    assert Path("c/comparison.png").read_bytes().startswith(b"\x89PNG")
+    drawn = Path("c/comparison.svg").read_text()
+    assert all(word in drawn for word in ("<svg", "simulated seconds", "complete", "on the slow devices"))
+
+
 def test_data_commands(fedlga, tmp_path):
     code, out, _ = fedlga("data", "list")
     assert code == 0

@@ -91,8 +91,8 @@ METHOD_MISTAKES = {
     "FedDyn scales by alpha twice": ("feddyn", "- drift / self.alpha", "- drift / self.alpha**2", by_hand.feddyn),
     "FedDyn averages h over the cohort in place of all devices": (
         "feddyn",
-        "u.share / u.scale",
-        "(1 / 2) / u.scale",
+        "-self.alpha * u.share",
+        "-self.alpha / 2",
         by_hand.feddyn,
     ),
     "FedProx's term without its gradient": ("fedprox", "Local(pull=self.mu)", "Local()", by_hand.fedprox),

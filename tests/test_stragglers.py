@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from federations import close, play, quadratics, update
+from federations import close, play, quadratics, sizes, update
 from fedlga.completion import Growth, growth, trusted
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.fedlga import FedLGA, printed_scale
@@ -95,9 +95,9 @@ def test_the_growth_law_finds_a_given_exponent(exponent, steps):
     # |delta| = 3 steps^p exactly, in whatever direction
     deltas = [(3 * s**exponent * math.cos(s), 3 * s**exponent * math.sin(s)) for s in steps]
     sent = [update(i, d, steps=s, asked=40) for i, (d, s) in enumerate(zip(deltas, steps, strict=True))]
-    law = Growth().seen(sent, fading=0.95)
+    law = Growth().seen(sent, sizes(sent), fading=0.95)
     assert law.exponent == pytest.approx(exponent, abs=1e-3)
-    assert growth({}, sent, 0.95).of(sent[0]) == pytest.approx((40 / steps[0]) ** exponent, rel=5e-3)
+    assert growth({}, sent, sizes(sent), 0.95).of(sent[0]) == pytest.approx((40 / steps[0]) ** exponent, rel=5e-3)
 
 
 def test_the_growth_law_forgets_at_its_rate_and_is_centred_in_each_round():
@@ -105,38 +105,39 @@ def test_the_growth_law_forgets_at_its_rate_and_is_centred_in_each_round():
     # x centred is -+log 2 in both: xx = 2 log^2 2 a round, xy = 2 log^2 2 in the first and 0 in the second.
     first = [update(0, (1.0, 0.0), 1, 4), update(1, (4.0, 0.0), 4, 4)]
     second = [update(0, (10.0, 0.0), 1, 4), update(1, (10.0, 0.0), 4, 4)]
-    law = Growth().seen(first, 0.5)
+    law = Growth().seen(first, sizes(first), 0.5)
     assert law.exponent == pytest.approx(1.0)
-    assert law.seen(second, 0.5).exponent == pytest.approx(0.5 / 1.5)
+    assert law.seen(second, sizes(second), 0.5).exponent == pytest.approx(0.5 / 1.5)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "exponent"),
+    ("lengths", "exponent"),
     [((1.0, 100.0), 1.0), ((5.0, 1.0), 0.0)],  # faster than steps: 1; shrinking: 0
 )
-def test_the_exponent_stays_between_0_and_1(sizes, exponent):
-    law = Growth().seen([update(0, (sizes[0], 0.0), 1, 4), update(1, (sizes[1], 0.0), 4, 4)], 0.95)
+def test_the_exponent_stays_between_0_and_1(lengths, exponent):
+    sent = [update(0, (lengths[0], 0.0), 1, 4), update(1, (lengths[1], 0.0), 4, 4)]
+    law = Growth().seen(sent, sizes(sent), 0.95)
     assert law.exponent == exponent
 
 
 def test_updates_without_length_or_meaning_do_not_enter_the_law():
     odd = [update(2, (0.0, 0.0), 2, 4), update(3, (math.nan, 1.0), 2, 4), update(4, (math.inf, 1.0), 2, 4)]
     fine = [update(0, (1.0, 0.0), 1, 4), update(1, (2.0, 0.0), 4, 4)]
-    assert Growth().seen([*fine, *odd], 0.95) == Growth().seen(fine, 0.95)
-    assert Growth().seen(odd, 0.95) == Growth()
+    assert Growth().seen([*fine, *odd], sizes([*fine, *odd]), 0.95) == Growth().seen(fine, sizes(fine), 0.95)
+    assert Growth().seen(odd, sizes(odd), 0.95) == Growth()
 
 
 def test_with_nothing_seen_the_law_does_nothing():
-    assert growth({}, [], 0.95).of(update(0, steps=1, asked=9)) == 1.0
-    assert trusted({}, [], 0.95).of(update(0, steps=1, asked=9)) == 1.0
+    assert growth({}, [], {}, 0.95).of(update(0, steps=1, asked=9)) == 1.0
+    assert trusted({}, [], {}, 0.95).of(update(0, steps=1, asked=9)) == 1.0
 
 
 def test_momentum_counts_in_the_law():
     # m = 1/2: one step moves 1 gradient, two move 2.5: at p = 1 the scale is 2.5, not 2.
     sent = [update(0, (1.0, 0.0), 1, 2, momentum=0.5), update(1, (2.5, 0.0), 2, 2, momentum=0.5)]
-    law = Growth().seen(sent, 0.95)
+    law = Growth().seen(sent, sizes(sent), 0.95)
     assert law.exponent == pytest.approx(1.0)
-    assert growth({}, sent, 0.95).of(sent[0]) == pytest.approx(2.5)
+    assert growth({}, sent, sizes(sent), 0.95).of(sent[0]) == pytest.approx(2.5)
 
 
 class LargestTensor(TorchDispatchMode):

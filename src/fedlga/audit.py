@@ -36,7 +36,8 @@ def measured(sent: Sequence[Update], used: Sequence[Update]) -> dict[str, Any]:
         true_scales[u.device] = scale
         sums["sent"] += _distance(truth, u.delta)
         sums["best"] += _distance(truth, u.delta * scale)
-        sums["completed"] += _distance(truth, by_device[u.device].delta) if u.device in by_device else math.nan
+        used_scale = by_device[u.device].scale if u.device in by_device else math.nan
+        sums["completed"] += _distance(truth, u.delta * used_scale)
     means = {"mean_completed": 0.0, "mean_sent": 0.0}
     if stragglers and len(used) == len(sent):
         true_mean = mean_delta(_with(u, u.delta if u.truth is None else u.truth) for u in sent)

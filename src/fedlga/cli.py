@@ -166,7 +166,7 @@ def compare(
     DIR then holds comparison.csv, runs.csv, comparison.json, and a run folder for each run.
     """
     from .backends.pool import Workers
-    from .compare import Plan, begin, compared, folder_of, table
+    from .compare import Plan, begin, compared, draw, folder_of, table
     from .display import Display, comparison_table, end_table, outcome
     from .experiment import seeds
     from .methods import METHODS
@@ -225,7 +225,8 @@ def compare(
         display.console.print(end)
     display.say("mean ± standard deviation over the seeds; seconds and rounds of the runs that reached the target;")
     display.say("v first: mean difference in rounds to the first row, seed by seed")
-    display.say(f"written: {folder}/comparison.csv, runs.csv, comparison.json")
+    drawn = [file.name for file in draw(plan, folder)]
+    display.say(f"written: {folder}/{', '.join(['comparison.csv', 'runs.csv', 'comparison.json', *drawn])}")
     if not whole:
         display.say(f"to go on: fedlga compare --resume {folder}")
     return 0 if whole else 1

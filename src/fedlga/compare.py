@@ -152,6 +152,20 @@ def summaries(plan: Plan, out: Path) -> list[dict[str, Any]]:
     return [read(folder).summary for folder in folders if _finished(folder)]
 
 
+def draw(plan: Plan, out: Path) -> list[Path]:
+    """comparison.png and comparison.svg: accuracy over simulated time, of the runs that are done."""
+    from .figures import accuracy_over_time
+
+    curves: dict[tuple[str, str], list[Sequence[Record]]] = {}
+    for e in plan.experiments():
+        if _finished(folder_of(out, e)):
+            curves.setdefault((e.method, e.policy), []).append(read(folder_of(out, e)).records)
+    files = [out / "comparison.png", out / "comparison.svg"]
+    if curves:
+        accuracy_over_time(curves, plan.experiments()[0].target, files)
+    return files if curves else []
+
+
 def _finished(folder: Path) -> bool:
     """Whether a run was brought to its end, its summary written."""
     file = folder / "summary.json"

@@ -27,7 +27,7 @@ random signs. Inner products of sketches are those of the updates, give or take 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,9 +64,9 @@ class Growth:
     yy: float = 0.0
     freedom: float = 0.0  # points, less one a round for the centring
 
-    def seen(self, updates: Sequence[Update], fading: float) -> Growth:
-        """After another round, in which older ones count `fading` times what they did."""
-        points = [(math.log(work(u, u.steps)), math.log(size)) for u in updates if (size := length(u.delta)) > 0]
+    def seen(self, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Growth:
+        """After another round with updates of these sizes; older rounds count `fading` times what they did."""
+        points = [(math.log(work(u, u.steps)), math.log(size)) for u in updates if (size := sizes[u.device]) > 0]
         if not points:
             return self
         x, y = (np.array(values) - np.mean(values) for values in zip(*points, strict=True))
@@ -92,16 +92,16 @@ class Growth:
         return _clamp(slope - math.sqrt(scatter / self.xx))
 
 
-def growth(memory: Memory, updates: Sequence[Update], fading: float) -> Scales:
+def growth(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Scales:
     """The growth law alone."""
-    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, fading)
+    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
     kept = {"growth": _vector(law.xy, law.xx, law.yy, law.freedom)}
     return Scales(lambda u: ratio(u) ** law.exponent, kept, growth=law.exponent)
 
 
-def trusted(memory: Memory, updates: Sequence[Update], fading: float) -> Scales:
+def trusted(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Scales:
     """Growth, as far as updates agree with what the same devices sent before."""
-    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, fading)
+    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
     total, count = (fading * value for value in _numbers(memory, "agreement", 2))
     devices = [int(device) for device in memory.get("sketched", ())]
     sketches = dict(zip(devices, memory["sketches"], strict=True)) if devices else {}

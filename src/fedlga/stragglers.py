@@ -97,12 +97,13 @@ class Complete(Policy):
         from .completion import length
 
         complete = [u for u in updates if u.finished]
-        scales = self._scales(server, updates, complete)
+        sizes = {u.device: length(u.delta) for u in updates}
+        scales = self._scales(server, updates, complete, sizes)
         learned = Answer(updates, scales.memory, scales.growth, scales.agreement)
         if not complete:
             # There is no w_hat to approximate towards (the paper's K_2 is empty): leave what came as it came.
             return replace(learned, note="no complete device: updates kept as they came" if updates else None)
-        limit = self.longest * max(length(u.delta) for u in complete)
+        limit = self.longest * max(sizes[u.device] for u in complete)
         clipped: dict[int, str] = {}
 
         def completed(u: Update) -> Update:
@@ -110,21 +111,23 @@ class Complete(Policy):
                 return u
             scale = scales.of(u)
             if self.scale != "printed":  # which is to the letter, wherever it leads
-                scale, reason = held_back(scale, length(u.delta), limit)
+                scale, reason = held_back(scale, sizes[u.device], limit)
                 clipped.update({u.device: reason} if reason else {})
-            return replace(u, delta=u.delta * scale, scale=scale, steps=u.steps_asked)
+            return replace(u, scale=scale, steps=u.steps_asked)
 
         return replace(learned, updates=[completed(u) for u in updates], clipped=clipped)
 
-    def _scales(self, server: Server, updates: Sequence[Update], complete: Sequence[Update]) -> Scales:
+    def _scales(
+        self, server: Server, updates: Sequence[Update], complete: Sequence[Update], sizes: Mapping[int, float]
+    ) -> Scales:
         from .completion import Scales, growth, ratio, trusted
         from .methods.base import mean_delta
         from .methods.fedlga import printed_scale
 
         if self.scale == "trusted":
-            return trusted(server.memory, updates, self.fading)
+            return trusted(server.memory, updates, sizes, self.fading)
         if self.scale == "growth":
-            return growth(server.memory, updates, self.fading)
+            return growth(server.memory, updates, sizes, self.fading)
         if self.scale == "printed":
             expected = mean_delta(replace(u, weight=1.0) for u in complete) if complete else None
             return Scales(lambda u: 1.0 if expected is None else printed_scale(u, expected), {})

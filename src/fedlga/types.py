@@ -38,7 +38,7 @@ class Update:
     """Device -> aggregator: how far the weights moved, and the work that was really done."""
 
     device: int
-    delta: Vector  # w_local - w_sent
+    delta: Vector  # w_local - w_sent, as the device sent it
     examples: int
     steps: int  # measured by the device, never recomputed from a configuration
     steps_asked: int
@@ -48,7 +48,7 @@ class Update:
     momentum: float
     weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights
     share: float = 0.0  # of the whole federation: 1/N, or examples over everyone's examples
-    scale: float = 1.0  # what the aggregator multiplied delta by; 1 as sent
+    scale: float = 1.0  # what completing multiplies delta by: wherever delta is averaged, it counts scale * delta
     truth: Vector | None = None  # audited: the delta of the full work, which no real device would send
 
     @property

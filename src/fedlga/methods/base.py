@@ -40,11 +40,12 @@ class Method(ABC):
 
 
 def mean_delta(updates: Iterable[Update]) -> Vector:
-    """The averaged update, each with its weight, holding no more than one update at a time."""
+    """The averaged update, each with its weight and scale, holding no more than one update at a time."""
     total: Vector | None = None
     mass = 0.0
     for u in updates:
-        total = u.delta * u.weight if total is None else total.add_(u.delta, alpha=u.weight)
+        counts = u.weight * u.scale  # no completed update is ever written out
+        total = u.delta * counts if total is None else total.add_(u.delta, alpha=counts)
         mass += u.weight
     assert total is not None, "aggregate is never called without an update"
     return total.div_(mass)

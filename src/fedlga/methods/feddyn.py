@@ -46,7 +46,7 @@ class FedDyn(Method):
 
         def drifting() -> Iterable[Update]:
             for u in updates:
-                drift.add_(u.delta, alpha=-self.alpha * u.share / u.scale)
+                drift.add_(u.delta, alpha=-self.alpha * u.share)
                 yield u
 
         w = server.w + mean_delta(drifting()) - drift / self.alpha

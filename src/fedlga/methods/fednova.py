@@ -39,7 +39,7 @@ class FedNova(Method):
         step, work, mass = torch.zeros_like(server.w), 0.0, 0.0
         for u in updates:
             a = effective_steps(u.steps, lr=u.lr, momentum=u.momentum, pull=self.mu)
-            step.add_(u.delta, alpha=u.weight / a)
+            step.add_(u.delta, alpha=u.weight * u.scale / a)
             work += u.weight * a
             mass += u.weight
         # tau_eff * sum(p_i delta_i / a_i), with p_i = weight / mass
