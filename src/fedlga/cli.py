@@ -350,6 +350,37 @@ def data_show(
 
 
 @cli.command()
+@experiment_options
+@click.option("--seed", type=int, metavar="S", help="Of the speeds.")
+def deadline(
+    experiment: Path | None, preset: str | None, sets: tuple[str, ...], data_dir: str | None, **flags: Any
+) -> None:
+    """Suggest a deadline for a fleet with speeds: what each choice costs, and how many finish by it."""
+    import numpy as np
+
+    from .display import Display
+    from .fleet import SpeedFleet, suggested_deadline
+    from .simulation import load_data, make_fleet, make_parts
+
+    changes = {"fleet": "speeds", "deadline": 1.0, **wanted(flags, sets)}
+    chosen = start_from(experiment, preset).changed(changes)
+    with Display() as display:
+        held = load_data(chosen, data_dir, display.fetching)
+    fleet = make_fleet(chosen, held, make_parts(chosen, held))
+    if not isinstance(fleet, SpeedFleet):
+        raise BadInput(f"fleet: got {chosen.fleet!r}; a deadline is suggested for fleet 'speeds'")
+    needs = np.array([work / speed for work, speed in zip(fleet.work, fleet.speeds, strict=True)])
+    click.echo(f"{len(needs)} devices need {needs.min():.3g} to {needs.max():.3g} s for all their work")
+    click.echo("deadline s   finish   the others get done")
+    for share in (0.25, 0.5, 0.75, 0.9, 1.0):
+        limit = float(np.quantile(needs, share))
+        late = needs[needs > limit]
+        done = f"{float(np.mean(limit / late)):.0%} of their work" if len(late) else "-"
+        click.echo(f"{limit:>10.3g}   {float(np.mean(needs <= limit)):>6.0%}   {done}")
+    click.echo(f"suggested: --set deadline={suggested_deadline(needs.tolist()):.3g} with --stragglers complete")
+
+
+@cli.command()
 def presets() -> None:
     """The presets, and how they differ from `paper`."""
     from .experiment import PRESET_MEANINGS, PRESETS

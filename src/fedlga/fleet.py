@@ -139,6 +139,11 @@ def log_normal_speeds(seed: int, devices: int, median: float, sigma: float) -> l
     return (median * np.exp(sigma * normal)).tolist()
 
 
+def suggested_deadline(seconds: Sequence[float]) -> float:
+    """What the device in the middle needs: half the fleet finishes, and tells how updates grow for the other half."""
+    return float(np.median(seconds))
+
+
 def speeds_by_class(
     held: Sequence[Sequence[bool]], slow_classes: Sequence[int], fast: float, slow: float
 ) -> list[float]:
