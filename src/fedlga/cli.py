@@ -223,6 +223,9 @@ def compare(
     display.console.print(comparison_table(rows, experiments[0].target))
     if (end := end_table(rows)) is not None:
         display.console.print(end)
+        display.say(
+            "slow, worst: on data like the slow devices', and the worst-served device's; error: of completed updates"
+        )
     display.say("mean ± standard deviation over the seeds; seconds and rounds of the runs that reached the target;")
     display.say("v first: mean difference in rounds to the first row, seed by seed")
     drawn = [file.name for file in draw(plan, folder)]

@@ -165,10 +165,10 @@ def end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """Where runs ended, for whom: only where some devices are always slow, or updates were audited."""
     shown = {
         "accuracy": "last_accuracy",
-        "on slow devices' data": "last_accuracy_slow",
-        "worst device": "last_accuracy_worst",
+        "slow": "last_accuracy_slow",
+        "worst": "last_accuracy_worst",
         "simulated s": "simulated_seconds",
-        "approximation": "approximation_error",
+        "error": "approximation_error",
     }
     shown = {title: name for title, name in shown.items() if any(row[name] is not None for row in rows)}
     if not {"last_accuracy_slow", "approximation_error"} & set(shown.values()):
