@@ -82,8 +82,8 @@ def test_bad_slowness(changes, said):
         preset("fleet").changed(changes)
 
 
-def test_the_same_fleet_for_every_seed_of_a_partition_in_one_class():
-    # With nobody holding the class, nobody is slow: the fleet follows the data.
+def test_who_is_slow_follows_from_the_partition():
+    # Dealt iid, every device holds some of the slow classes, so every device is slow.
     experiment = preset("fleet").changed({**ON_DIGITS, "partition": "iid"})
     with simulate(experiment) as simulation:
         data = fedlga.simulation.load_data(experiment)
