@@ -39,6 +39,23 @@ def test_parameters_and_gradients_are_views_of_one_vector():
     assert all(p.grad.data_ptr() >= model.gradient.data_ptr() for p in model.module.parameters())
 
 
+@pytest.mark.parametrize("make", [mlp, cnn, resnet20])
+def test_the_vector_holds_what_the_module_would_compute_without_it(make):
+    """Also for convolutions, whose kernels lie in the vector in another order than in the module."""
+    plain, flat = make((3, 8, 8), 10), make((3, 8, 8), 10)
+    flat.load_state_dict(plain.state_dict())
+    model = FlatModel(flat)
+    images, labels = torch.randn(4, 3, 8, 8), torch.tensor([1, 2, 3, 4])
+    for module in (plain, flat):
+        torch.nn.functional.cross_entropy(module(images), labels).backward()
+    for p, q in zip(plain.parameters(), flat.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=0)
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+    model.vector.add_(model.gradient, alpha=-0.1)
+    for p, q in zip(plain.parameters(), flat.parameters(), strict=True):
+        torch.testing.assert_close(p - 0.1 * p.grad, q, rtol=1e-4, atol=1e-5)
+
+
 def test_the_seed_decides_the_starting_weights_and_leaves_torchs_own_draws_alone():
     torch.manual_seed(5)
     expected = torch.rand(1)

@@ -82,21 +82,41 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, 
 class FlatModel:
     """A module whose trainable parameters are views of one vector, and their gradients of another.
 
-    `criterion` turns its outputs and the labels into the loss.
+    `criterion` turns its outputs and the labels into the loss. The kernels of 2-d convolutions lie in the vector with
+    channels last, from which torch takes that everything should: half the time of a step, and less of an evaluation.
     """
 
     def __init__(self, module: nn.Module, criterion: Criterion = functional.cross_entropy) -> None:
         self.module = module
         self.criterion = criterion
         parameters = [p for p in module.parameters() if p.requires_grad]
-        self.vector: Vector = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.vector: Vector = torch.cat([_channels_last(p.detach()).reshape(-1) for p in parameters])
         self.gradient: Vector = torch.zeros_like(self.vector)
         start = 0
         for p in parameters:
             end = start + p.numel()
-            p.data = self.vector[start:end].view_as(p)
-            p.grad = self.gradient[start:end].view_as(p)
+            p.data = _shaped(self.vector[start:end], p)
+            p.grad = _shaped(self.gradient[start:end], p)
             start = end
+
+    @property
+    def convolves(self) -> bool:
+        """Whether images grow inside: a convolution turns one of 3 channels into one of many."""
+        return any(p.dim() == IMAGE for p in self.module.parameters())
+
+
+IMAGE = 4  # dimensions of a batch of images, and of the kernels that take one
+
+
+def _channels_last(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.permute(0, 2, 3, 1) if parameter.dim() == IMAGE else parameter
+
+
+def _shaped(flat: Vector, like: torch.Tensor) -> torch.Tensor:
+    """A piece of the vector as the parameter it holds."""
+    if like.dim() != IMAGE:
+        return flat.view_as(like)
+    return flat.view(_channels_last(like).shape).permute(0, 3, 1, 2)
 
 
 def make_model(name: str, shape: Shape, classes: int, seed: int) -> FlatModel:
