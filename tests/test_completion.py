@@ -91,6 +91,24 @@ def test_many_steps_average_the_noise_out():
     assert scale == pytest.approx(1.270, abs=0.001)
 
 
+def test_of_a_device_that_never_finishes_less_and_less_is_held_back():
+    steps = [240, 360, 480, 600] * 3
+    axes = ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0])  # no agreement, so a stays 1 - 20/240 = 0.917
+
+    def report(turn, done):
+        return [update(d, [s**0.3 * x for x in axes[turn]], s, 600) for d, s in enumerate(done)]
+
+    memory, scales = {}, []
+    for turn in range(3):
+        updates = report(turn, steps if turn < 2 else [600, *steps[1:]])
+        learned = trusted(memory, updates, sizes(updates), 0.95)
+        memory |= learned.memory
+        scales.append(learned.of(updates[4]))  # 240 of 600 steps, every time
+    # n a / (n a + 1 - a) = 0.917, 0.957, 0.971 times 2.5^0.282 - 1 = 0.295
+    assert scales == pytest.approx([1.270, 1.282, 1.286], abs=0.001)
+    assert memory["heard"][:5].tolist() == [[0, 0], [1, 3], [2, 3], [3, 0], [4, 3]]  # device 0 finished at last
+
+
 def test_scatter_is_not_taken_for_growth():
     # Sizes that have nothing to do with steps: the slope of few points is anything, and one standard error less is not.
     rng = np.random.default_rng(2)
@@ -122,17 +140,17 @@ def test_the_memory_is_bounded_and_keeps_whom_it_heard_last(monkeypatch):
     for round in range(4):
         two = [update(2 * round, (1.0, 0.0)), update(2 * round + 1, (1.0, 0.0))]
         memory |= trusted(memory, two, sizes(two), 0.95).memory
-    assert memory["sketched"].tolist() == [5, 6, 7]
+    assert memory["heard"].tolist() == [[5, 0], [6, 0], [7, 0]]
     assert memory["sketches"].shape == (3, 2)
     memory |= trusted(memory, [update(5, (1.0, 0.0))], {5: 1.0}, 0.95).memory
-    assert memory["sketched"].tolist() == [6, 7, 5]
+    assert memory["heard"].tolist() == [[6, 0], [7, 0], [5, 0]]
 
 
 def test_updates_that_are_no_numbers_teach_nothing():
     bad = [update(0, (math.nan, 1.0), 1, 4), update(1, (math.inf, 1.0), 2, 4), update(2, (0.0, 0.0), 2, 4)]
     learned = trusted({}, bad, sizes(bad), 0.95)
     assert learned.memory["growth"].tolist() == [0.0] * 4
-    assert learned.memory["sketched"].tolist() == []
+    assert "heard" not in learned.memory
     assert learned.of(bad[0]) == 1.0
 
 

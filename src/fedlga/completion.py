@@ -20,6 +20,10 @@ signal cannot grow faster than work, q <= 1, so a >= 2p - 1; and noise averages 
 1 - 20 / s is taken for signal. From p one standard error of its fit is taken off, so that scatter is not taken for
 growth. Everything pulls c towards 1, which is doing nothing.
 
+That much caution is right for one update. Of a device that never finishes, what is held back is missing every time:
+over n unfinished reports in a row the noise averages out and the bias does not, and the share that makes their sum best
+is n a / (n a + 1 - a) in place of a.
+
 To compare updates across rounds the aggregator keeps of each a sketch of 4096 numbers: sums of its parameters with
 random signs. Inner products of sketches are those of the updates, give or take 1/64 of their lengths.
 """
@@ -103,34 +107,50 @@ def trusted(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float
     """Growth, as far as updates agree with what the same devices sent before."""
     law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
     total, count = (fading * value for value in _numbers(memory, "agreement", 2))
-    devices = [int(device) for device in memory.get("sketched", ())]
-    sketches = dict(zip(devices, memory["sketches"], strict=True)) if devices else {}
+    heard = _heard(memory)
     for u in updates:
         new = sketch(u.delta)
-        old = sketches.pop(u.device, None)  # taken out and put at the end: the order is that of last hearing
+        old, streak = heard.pop(u.device, (None, 0))  # taken out and put at the end: the order is that of last hearing
         if old is not None and (both := length(old) * length(new)) > 0:
             total, count = total + float(torch.dot(old, new)) / both, count + 1
         if length(new) > 0:
-            sketches[u.device] = new
-    latest = list(sketches)[-DEVICES:]
+            heard[u.device] = new, 0 if u.finished else streak + 1
     slope = law.cautious
 
     agreed = _clamp(total / count) if count > 0 else 0.0
 
     def scale(u: Update) -> float:
         share = max(agreed**2, 1 - NOISY_STEPS / u.steps, 2 * slope - 1)
-        if share <= 0:
+        if share <= 0 or u.device not in heard:
             return 1.0
         exponent = _clamp((2 * slope - (1 - share)) / (2 * share))
-        return 1 + share * (ratio(u) ** exponent - 1)
+        streak = heard[u.device][1]
+        lasting = streak * share / (streak * share + 1 - share)
+        return 1 + lasting * (ratio(u) ** exponent - 1)
 
     kept = {
         "growth": _vector(law.xy, law.xx, law.yy, law.freedom),
         "agreement": _vector(total, count),
-        "sketched": torch.tensor(latest, dtype=torch.int64),
-        **({"sketches": torch.stack([sketches[d] for d in latest])} if latest else {}),
+        **_remembered(list(heard.items())[-DEVICES:]),
     }
     return Scales(scale, kept, growth=slope, agreement=agreed if count > 0 else None)
+
+
+Heard = dict[int, tuple["Vector", int]]  # by device: the sketch of its last update, and unfinished ones in a row
+
+
+def _heard(memory: Memory) -> Heard:
+    if "heard" not in memory:
+        return {}
+    reports = zip(memory["heard"], memory["sketches"], strict=True)
+    return {int(device): (sketch, int(streak)) for (device, streak), sketch in reports}
+
+
+def _remembered(reports: Sequence[tuple[int, tuple[Vector, int]]]) -> Memory:
+    if not reports:
+        return {}
+    streaks = torch.tensor([(device, streak) for device, (_, streak) in reports], dtype=torch.int64)
+    return {"heard": streaks, "sketches": torch.stack([sketch for _, (sketch, _) in reports])}
 
 
 def ratio(update: Update) -> float:
