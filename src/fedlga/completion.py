@@ -14,11 +14,12 @@ the slope says 2p = 2q a + (1 - a), and the best multiple of what was sent is
     c = 1 + a ((all work / work done)^q - 1).
 
 a is measured by agreement: when a device reports again, its new update shares the old one's signal but not its noise,
-so the cosine between the two estimates a. It is squared, because what agrees between rounds need not last to the end of
-this one (docs/approximation.md has the measurements). Two things hold of a even where no device ever comes back: a
-signal cannot grow faster than work, q <= 1, so a >= 2p - 1; and noise averages out, so of an update of s steps at least
-1 - 20 / s is taken for signal. From p one standard error of its fit is taken off, so that scatter is not taken for
-growth. Everything pulls c towards 1, which is doing nothing.
+so the cosine between the two estimates a. From it comes q. In c it is squared, because what agrees between rounds need
+not last to the end of this one (docs/approximation.md has the measurements), and under a tenth it is taken for none.
+Two things hold of a even where no device ever comes back: a signal cannot grow faster than work, q <= 1, so
+a >= 2p - 1; and noise averages out, so of an update of s steps at least 1 - 20 / s is taken for signal. From p one
+standard error of its fit is taken off, so that scatter is not taken for growth. Everything pulls c towards 1, which is
+doing nothing.
 
 That much caution is right for one update. Of a device that never finishes, what is held back is missing every time:
 over n unfinished reports in a row the noise averages out and the bias does not, and the share that makes their sum best
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 SKETCH = 4096  # numbers kept of an update
 DEVICES = 1024  # whose sketches are kept: those heard of last
 NOISY_STEPS = 20  # an update of so few steps may be all noise
+LEAST_SHARE = 0.1  # of signal: an update with less is left alone
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,11 @@ def trusted(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float
     """Growth, as far as updates agree with what the same devices sent before."""
     law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
     total, count = (fading * value for value in _numbers(memory, "agreement", 2))
-    heard = _heard(memory)
+    heard, streaks = _heard(memory), dict[int, int]()
     for u in updates:
         new = sketch(u.delta)
         old, streak = heard.pop(u.device, (None, 0))  # taken out and put at the end: the order is that of last hearing
+        streaks[u.device] = max(streak, 1)
         if old is not None and (both := length(old) * length(new)) > 0:
             total, count = total + float(torch.dot(old, new)) / both, count + 1
         if length(new) > 0:
@@ -120,13 +123,13 @@ def trusted(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float
     agreed = _clamp(total / count) if count > 0 else 0.0
 
     def scale(u: Update) -> float:
-        share = max(agreed**2, 1 - NOISY_STEPS / u.steps, 2 * slope - 1)
-        if share <= 0 or u.device not in heard:
+        least = max(1 - NOISY_STEPS / u.steps, 2 * slope - 1)
+        signal, share = max(agreed, least), max(agreed**2, least)
+        if share < LEAST_SHARE:
             return 1.0
-        exponent = _clamp((2 * slope - (1 - share)) / (2 * share))
-        streak = heard[u.device][1]
-        lasting = streak * share / (streak * share + 1 - share)
-        return 1 + lasting * (ratio(u) ** exponent - 1)
+        exponent = _clamp((2 * slope - (1 - signal)) / (2 * signal))
+        n = streaks[u.device]
+        return 1 + n * share / (n * share + 1 - share) * (ratio(u) ** exponent - 1)
 
     kept = {
         "growth": _vector(law.xy, law.xx, law.yy, law.freedom),
