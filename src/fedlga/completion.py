@@ -14,16 +14,17 @@ the slope says 2p = 2q a + (1 - a), and the best multiple of what was sent is
     c = 1 + a ((all work / work done)^q - 1).
 
 a is measured by agreement: when a device reports again, its new update shares the old one's signal but not its noise,
-so the cosine between the two estimates a. From it comes q. In c it is squared, because what agrees between rounds need
-not last to the end of this one (docs/approximation.md has the measurements), and under a tenth it is taken for none.
-Two things hold of a even where no device ever comes back: a signal cannot grow faster than work, q <= 1, so
-a >= 2p - 1; and noise averages out, so of an update of s steps at least 1 - 20 / s is taken for signal. From p one
-standard error of its fit is taken off, so that scatter is not taken for growth. Everything pulls c towards 1, which is
-doing nothing.
+so the cosine between the two estimates a. It is squared, because what agrees between rounds need not last to the end of
+this one (docs/approximation.md has the measurements), and under a tenth it is taken for none. Two things hold of a even
+where no device ever comes back: a signal cannot grow faster than work, q <= 1, so a >= 2p - 1; and noise averages out,
+so of an update of s steps at least 1 - 20 / s is taken for signal. From p one standard error of its fit is taken off,
+so that scatter is not taken for growth. Everything pulls c towards 1, which is doing nothing.
 
-That much caution is right for one update. Of a device that never finishes, what is held back is missing every time:
-over n unfinished reports in a row the noise averages out and the bias does not, and the share that makes their sum best
-is n a / (n a + 1 - a) in place of a.
+That much caution is right for one update. But what it holds back from updates with the same signal is missing every
+time: over n of them the noise averages out and the bias does not, and the share that makes their sum best is
+n a / (n a + 1 - a) in place of a. The unfinished reports of one device in a row have the same signal; and so have, where
+devices agree with each other more than with themselves (Scaffold's controls take each device's own past out of its
+update), all unfinished reports of late.
 
 To compare updates across rounds the aggregator keeps of each a sketch of 4096 numbers: sums of its parameters with
 random signs. Inner products of sketches are those of the updates, give or take 1/64 of their lengths.
@@ -49,6 +50,7 @@ SKETCH = 4096  # numbers kept of an update
 DEVICES = 1024  # whose sketches are kept: those heard of last
 NOISY_STEPS = 20  # an update of so few steps may be all noise
 LEAST_SHARE = 0.1  # of signal: an update with less is left alone
+MORE_SHARED = 2.0  # times as much agreement with each other as with themselves: devices have one signal
 
 
 @dataclass(frozen=True)
@@ -108,52 +110,56 @@ def growth(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float]
 def trusted(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Scales:
     """Growth, as far as updates agree with what the same devices sent before."""
     law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
-    total, count = (fading * value for value in _numbers(memory, "agreement", 2))
-    heard, streaks = _heard(memory), dict[int, int]()
+    own, owns, across, acrosses, unfinished = (fading * value for value in _numbers(memory, "agreement", 5))
+    unfinished += sum(not u.finished for u in updates)
+    heard = _heard(memory)
+    streaks = {u.device: heard[u.device][1] if u.device in heard else 0 for u in updates}
+    directions = {u.device: way for u in updates if (way := direction(u.delta)) is not None}
     for u in updates:
-        new = sketch(u.delta)
-        old, streak = heard.pop(u.device, (None, 0))  # taken out and put at the end: the order is that of last hearing
-        streaks[u.device] = max(streak, 1)
-        if old is not None and (both := length(old) * length(new)) > 0:
-            total, count = total + float(torch.dot(old, new)) / both, count + 1
-        if length(new) > 0:
-            heard[u.device] = new, 0 if u.finished else streak + 1
-    slope = law.cautious
+        if (way := directions.get(u.device)) is not None:
+            last, _ = heard.pop(u.device, (None, 0))  # taken out and put at the end: the order is that of last hearing
+            if last is not None:
+                own, owns = own + float(torch.dot(last, way)), owns + 1
+            heard[u.device] = way, 0 if u.finished else streaks[u.device] + 1
+    if (k := len(directions)) > 1:
+        together = length(torch.stack(list(directions.values())).sum(0)) ** 2  # k, and twice the cosines of all pairs
+        across, acrosses = across + (together - k) / (k - 1), acrosses + k
 
-    agreed = _clamp(total / count) if count > 0 else 0.0
+    slope = law.cautious
+    agreed = _clamp(own / owns) if owns > 0 else 0.0
+    shared = owns > 0 and acrosses > 0 and across / acrosses > MORE_SHARED * agreed
 
     def scale(u: Update) -> float:
-        least = max(1 - NOISY_STEPS / u.steps, 2 * slope - 1)
-        signal, share = max(agreed, least), max(agreed**2, least)
+        share = max(agreed**2, 1 - NOISY_STEPS / u.steps, 2 * slope - 1)
         if share < LEAST_SHARE:
             return 1.0
-        exponent = _clamp((2 * slope - (1 - signal)) / (2 * signal))
-        n = streaks[u.device]
+        exponent = _clamp((2 * slope - (1 - share)) / (2 * share))
+        n = max(1, streaks[u.device], unfinished if shared else 0)
         return 1 + n * share / (n * share + 1 - share) * (ratio(u) ** exponent - 1)
 
     kept = {
         "growth": _vector(law.xy, law.xx, law.yy, law.freedom),
-        "agreement": _vector(total, count),
+        "agreement": _vector(own, owns, across, acrosses, unfinished),
         **_remembered(list(heard.items())[-DEVICES:]),
     }
-    return Scales(scale, kept, growth=slope, agreement=agreed if count > 0 else None)
+    return Scales(scale, kept, growth=slope, agreement=agreed if owns > 0 else None)
 
 
-Heard = dict[int, tuple["Vector", int]]  # by device: the sketch of its last update, and unfinished ones in a row
+Heard = dict[int, tuple["Vector", int]]  # by device: where its last update pointed, and unfinished ones in a row
 
 
 def _heard(memory: Memory) -> Heard:
     if "heard" not in memory:
         return {}
     reports = zip(memory["heard"], memory["sketches"], strict=True)
-    return {int(device): (sketch, int(streak)) for (device, streak), sketch in reports}
+    return {int(device): (way, int(streak)) for (device, streak), way in reports}
 
 
 def _remembered(reports: Sequence[tuple[int, tuple[Vector, int]]]) -> Memory:
     if not reports:
         return {}
     streaks = torch.tensor([(device, streak) for device, (_, streak) in reports], dtype=torch.int64)
-    return {"heard": streaks, "sketches": torch.stack([sketch for _, (sketch, _) in reports])}
+    return {"heard": streaks, "sketches": torch.stack([way for _, (way, _) in reports])}
 
 
 def ratio(update: Update) -> float:
@@ -170,6 +176,13 @@ def length(vector: Vector) -> float:
     """|vector|; 0 for one that holds anything but numbers, so that it enters no law."""
     size = math.sqrt(float(torch.dot(vector, vector)))
     return size if math.isfinite(size) else 0.0
+
+
+def direction(delta: Vector) -> Vector | None:
+    """The sketch of an update, of length 1; None for one that points nowhere."""
+    short = sketch(delta)
+    size = length(short)
+    return short / size if size > 0 else None
 
 
 def sketch(delta: Vector) -> Vector:
