@@ -22,9 +22,9 @@ so that scatter is not taken for growth. Everything pulls c towards 1, which is 
 
 That much caution is right for one update. But what it holds back from updates with the same signal is missing every
 time: over n of them the noise averages out and the bias does not, and the share that makes their sum best is
-n a / (n a + 1 - a) in place of a. The unfinished reports of one device in a row have the same signal; and so have, where
-devices agree with each other more than with themselves (Scaffold's controls take each device's own past out of its
-update), all unfinished reports of late.
+n a / (n a + 1 - a) in place of a. The unfinished reports of one device in a row have the same signal; and so have,
+where devices agree with each other more than with themselves (Scaffold's controls take each device's own past out of
+its update), all unfinished reports of late.
 
 To compare updates across rounds the aggregator keeps of each a sketch of 4096 numbers: sums of its parameters with
 random signs. Inner products of sketches are those of the updates, give or take 1/64 of their lengths.
