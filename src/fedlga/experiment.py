@@ -68,6 +68,7 @@ class Experiment:
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
     backend: str = setting("pool", "where devices run", choices=("serial", "pool"))
     workers: int = setting(0, "processes of the pool; 0: one a core", least=0)
+    fast: bool = setting(True, "compiled code for the models it serves, built on first use; off: torch alone")
     options: Options = field(default_factory=dict[str, Mapping[str, Any]])
 
     def __post_init__(self) -> None:

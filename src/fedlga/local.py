@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,12 @@ import torch
 
 from .data.augment import crop_and_flip, resized
 from .draws import Stream, generator, torch_seed
+from .kernels import FusedMLP
 from .types import Local, Task, Update
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .methods.base import Method
     from .models import FlatModel
     from .types import Array, Memory, Vector
@@ -33,16 +37,16 @@ class Devices:
     augment: bool = False
     resize: int = 0
     clip: float = 0.0
+    fast: bool = True  # compiled code for the models it serves
 
     def work(self, task: Task, memory: Memory) -> tuple[Update, Memory]:
         """Do one task. Returns the update, and what the device remembers from now on."""
         local = self.method.local(task, memory)
-        with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
-            torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
-            delta, steps, train_loss = sgd(self.model, task, local, self.batches(task), clip=self.clip)
+        delta, steps, train_loss = self.train(task, local)
         truth = None
         if task.audit and steps < task.steps_asked:
-            truth = self._full_work(task, local)
+            # What the device would have sent: the same work from the start, on the same batches, to its end.
+            truth = self.train(replace(task, steps=task.steps_asked), local)[0]
         upload, keep = self.method.finish(task, delta, steps, memory)
         update = Update(
             device=task.device,
@@ -58,27 +62,45 @@ class Devices:
         )
         return update, keep
 
-    def _full_work(self, task: Task, local: Local) -> Vector:
-        """What the device would have sent: the same work from the start, on the same batches, to its end."""
-        with torch.random.fork_rng(devices=[]):
+    def train(self, task: Task, local: Local) -> tuple[Vector, int, float]:
+        """The local SGD of a task: delta, the steps done and the mean loss."""
+        if self.kernel is not None:
+            return self.kernel.sgd(task, local, self.images, self.labels, list(self.rows(task, _draws(task))))
+        with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
             torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
-            whole = replace(task, steps=task.steps_asked)
-            return sgd(self.model, whole, local, self.batches(whole), clip=self.clip)[0]
+            return sgd(self.model, task, local, self.batches(task), clip=self.clip)
+
+    @cached_property
+    def kernel(self) -> FusedMLP | None:
+        """Compiled code for this model, if there is some and it can do all that is asked for."""
+        plain = not (self.augment or self.resize or self.clip)
+        return FusedMLP.fitting(self.model) if self.fast and plain else None
 
     def batches(self, task: Task) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """An endless stream: shuffle the device's data, cut it into batches, shuffle again.
+        """Images and labels, a batch a step, as the model gets them."""
+        rng = _draws(task)
+        for rows in self.rows(task, rng):
+            images = self.images[rows]
+            images = crop_and_flip(images, rng) if self.augment else images
+            yield resized(images, self.resize), self.labels[rows]
+
+    def rows(self, task: Task, rng: np.random.Generator) -> Iterator[torch.Tensor]:
+        """Which rows of the data make up each batch: shuffle the device's data, cut it into batches, shuffle again.
 
         However far a device gets, it sees the beginning of the same stream.
         """
-        rng = generator(task.seed, Stream.BATCHES, task.round, task.device)
-        rows = self.parts[task.device]
-        while True:
-            order = torch.from_numpy(rng.permutation(rows))
-            for start in range(0, len(order), self.batch_size):
-                batch = order[start : start + self.batch_size]
-                images = self.images[batch]
-                images = crop_and_flip(images, rng) if self.augment else images
-                yield resized(images, self.resize), self.labels[batch]
+
+        def endless() -> Iterator[torch.Tensor]:
+            while True:
+                order = torch.from_numpy(rng.permutation(self.parts[task.device]))
+                for start in range(0, len(order), self.batch_size):
+                    yield order[start : start + self.batch_size]
+
+        return islice(endless(), task.steps)
+
+
+def _draws(task: Task) -> np.random.Generator:
+    return generator(task.seed, Stream.BATCHES, task.round, task.device)
 
 
 def sgd(
@@ -89,16 +111,16 @@ def sgd(
     *,
     clip: float = 0.0,
 ) -> tuple[Vector, int, float]:
-    """SGD with gradient + constant + pull * (w_local - w_sent). Returns delta, the steps done and the mean loss.
+    """SGD, a step a batch, with gradient + constant + pull * (w_local - w_sent).
 
-    Momentum starts at zero each time: nothing of the optimiser outlives the round.
+    Returns delta, the steps done and the mean loss. Momentum starts at zero each time: nothing of the optimiser outlives the round.
     """
     w, gradient = model.vector, model.gradient
     w.copy_(task.w)
     velocity = torch.zeros_like(w) if task.momentum else None
     moved = torch.empty_like(w) if local.pull else None
     total, steps = torch.zeros(()), 0
-    for images, labels in islice(batches, task.steps):
+    for images, labels in batches:
         gradient.zero_()
         loss = model.criterion(model.module(images), labels)
         loss.backward()  # pyright: ignore[reportUnknownMemberType]

@@ -87,6 +87,7 @@ def simulate(
             augment=e.augment,
             resize=e.resize,
             clip=e.clip,
+            fast=e.fast,
         )
         crew = workers or own
         backend = (

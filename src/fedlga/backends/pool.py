@@ -121,6 +121,7 @@ class Pool:
                 "augment": devices.augment,
                 "resize": devices.resize,
                 "clip": devices.clip,
+                "fast": devices.fast,
                 "memory": str(self._memory),
             }
             self._replies = torch.empty(0)

@@ -47,6 +47,7 @@ class Worker:
             augment=setup["augment"],
             resize=setup["resize"],
             clip=setup["clip"],
+            fast=setup["fast"],
         )
         self._uploads = method.uploads
         self._sent = {name: Mapped(**mapped).open() for name, mapped in setup["sent"].items()}

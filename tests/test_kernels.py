@@ -1,0 +1,147 @@
+"""Compiled code gives what the plain path gives, for every rule and size it serves; elsewhere it is left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedlga import kernels
+from fedlga.experiment import preset
+from fedlga.local import Devices
+from fedlga.methods import make_method
+from fedlga.models import FlatModel, mlp
+from fedlga.simulation import rounds
+from fedlga.types import Local, Task
+
+CLOSE = 2e-5  # of the update's length, after at most 30 steps: sums of float32 in another order
+
+
+def network(inputs, hidden, classes):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def devices(module, inputs, classes, examples=40, batch_size=10, **more):
+    rng = np.random.default_rng(1)
+    images = torch.from_numpy(rng.standard_normal((examples, 1, 1, inputs)).astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, classes, examples))
+    parts = [np.arange(examples)]
+    return Devices(make_method("fedavg", {}), FlatModel(module), images, labels, parts, batch_size, **more)
+
+
+def task(w, steps, lr=0.05, momentum=0.0):
+    return Task(0, 0, w, steps, steps, lr, momentum, seed=3, shared={})
+
+
+def test_there_is_a_compiler_here():
+    assert kernels.compiled() is not None, "the tests below would compare the plain path with itself"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    inputs=st.sampled_from([16, 64, 784, 800, 3072]),
+    hidden=st.sampled_from([8, 24, 400]),
+    classes=st.sampled_from([2, 10, 37]),
+    batch=st.integers(1, 17),
+    steps=st.integers(1, 30),
+    momentum=st.sampled_from([0.0, 0.9]),
+    pull=st.sampled_from([0.0, 0.5]),
+    constant=st.booleans(),
+)
+def test_the_kernel_gives_what_autograd_gives(inputs, hidden, classes, batch, steps, momentum, pull, constant):
+    fast = devices(network(inputs, hidden, classes), inputs, classes, batch_size=batch)
+    plain = replace(fast, model=FlatModel(network(inputs, hidden, classes)), fast=False)
+    assert fast.kernel is not None
+    assert plain.kernel is None
+    w = fast.model.vector.clone()
+    added = torch.linspace(-0.01, 0.01, len(w)) if constant else None
+    asked, local = task(w, steps, lr=0.01, momentum=momentum), Local(constant=added, pull=pull)
+    delta, done, loss = fast.train(asked, local)
+    expected, count, mean = plain.train(asked, local)
+    assert done == count == steps
+    assert loss == pytest.approx(mean, rel=1e-4)
+    assert float((delta - expected).norm()) <= CLOSE * float(expected.norm())
+
+
+def test_the_last_batch_of_an_epoch_may_be_short():
+    fast = devices(network(16, 8, 3), 16, 3, examples=23, batch_size=10)
+    w = fast.model.vector.clone()
+    delta, _, _ = fast.train(task(w, 7), Local())
+    expected, _, _ = replace(fast, fast=False).train(task(w, 7), Local())
+    torch.testing.assert_close(delta, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_what_is_sent_stays_as_it_was():
+    fast = devices(mlp((1, 8, 8), 10), 64, 10)
+    w = fast.model.vector.clone()
+    before = w.clone()
+    fast.train(task(w, 5), Local())
+    assert torch.equal(w, before)
+
+
+def test_a_diverging_device_says_so():
+    fast = devices(network(16, 8, 3), 16, 3)
+    delta, _, loss = fast.train(task(fast.model.vector.clone(), 30, lr=1e30), Local())
+    assert not torch.isfinite(delta).all()
+    assert not np.isfinite(loss)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        network(17, 8, 3),
+        network(16, 7, 3),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 8, bias=False), nn.ReLU(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
+    ],
+)
+def test_models_it_does_not_serve_take_the_plain_path(module):
+    assert devices(module, 16, 3).kernel is None
+
+
+@pytest.mark.parametrize("more", [{"clip": 1.0}, {"resize": 8}, {"augment": True}, {"fast": False}])
+def test_settings_it_does_not_serve_take_the_plain_path(more):
+    assert devices(network(16, 8, 3), 16, 3, **more).kernel is None
+
+
+def test_frozen_layers_and_other_losses_take_the_plain_path():
+    frozen = network(16, 8, 3)
+    frozen[1].weight.requires_grad_(False)
+    assert devices(frozen, 16, 3).kernel is None
+    assert kernels.FusedMLP.fitting(FlatModel(network(16, 8, 3), nn.functional.multi_margin_loss)) is None
+
+
+def test_without_a_compiler_the_same_federation_runs(tmp_path):
+    """In a process of its own, where no compiler is on the path and nothing was built before."""
+    script = (
+        "from fedlga.experiment import preset; from fedlga.simulation import rounds; from fedlga import kernels;"
+        "last = list(rounds(preset('digits').changed({'rounds': 3})))[-1];"
+        "print(kernels.compiled() is None, last.accuracy)"
+    )
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CC": "", "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    plain, accuracy = done.stdout.split()
+    assert plain == "True"
+    here = list(rounds(preset("digits").changed({"rounds": 3})))[-1].accuracy
+    assert float(accuracy) == pytest.approx(here, abs=0.01)
+
+
+@pytest.mark.parametrize("said", ["exit 1", "echo version; exit $(test $# -gt 1)"])
+def test_a_compiler_that_fails_is_as_good_as_none(tmp_path, monkeypatch, said):
+    broken = tmp_path / "cc"
+    broken.write_text(f"#!/bin/sh\n{said}\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert kernels.compiled.__wrapped__() is None
+    assert not list((tmp_path / "cache").rglob("*.so"))
