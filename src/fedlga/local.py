@@ -113,7 +113,8 @@ def sgd(
 ) -> tuple[Vector, int, float]:
     """SGD, a step a batch, with gradient + constant + pull * (w_local - w_sent).
 
-    Returns delta, the steps done and the mean loss. Momentum starts at zero each time: nothing of the optimiser outlives the round.
+    Returns delta, the steps done and the mean loss. Momentum starts at zero each time: nothing of the optimiser
+    outlives the round.
     """
     w, gradient = model.vector, model.gradient
     w.copy_(task.w)
