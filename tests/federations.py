@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedlga.backends.serial import Serial
-from fedlga.completion import length
+from fedlga.completion import Look, look
 from fedlga.federation import Federation, rounds
 from fedlga.fleet import Effort, Fleet
 from fedlga.local import Devices
@@ -110,6 +110,6 @@ def close(vector: torch.Tensor, expected: Sequence[float], tolerance: float = 1e
     torch.testing.assert_close(vector, torch.tensor(expected), rtol=0, atol=tolerance)
 
 
-def sizes(updates: Sequence[Update]) -> dict[int, float]:
-    """The lengths of some updates, as completion gets them."""
-    return {u.device: length(u.delta) for u in updates}
+def looks(updates: Sequence[Update]) -> dict[int, Look]:
+    """What completing looks at of each update."""
+    return {u.device: look(u.delta) for u in updates}

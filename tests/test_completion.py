@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from federations import play, quadratics, sizes, update
+from federations import looks, play, quadratics, update
 from fedlga import completion
-from fedlga.completion import SKETCH, Growth, sketch, trusted
+from fedlga.completion import SKETCH, Growth, look, trusted
 from fedlga.methods.fedavg import FedAvg
 from fedlga.stragglers import Complete, Drop, Keep, held_back
 from fedlga.types import Server, Update
@@ -45,7 +45,7 @@ def federation_of(
             updates.append(sent(device, delta, steps))
             if steps == 4:
                 best.append(float(delta @ full) / float(delta @ delta))
-        scales = trusted(memory, updates, sizes(updates), 0.95)
+        scales = trusted(memory, updates, looks(updates), 0.95)
         memory = {**memory, **scales.memory}
         said = next(scales.of(u) for u in updates if u.steps == 4)
     return said, float(np.mean(best))
@@ -86,7 +86,7 @@ def test_many_steps_average_the_noise_out():
     # 240 of 600 steps, seen once: at least 1 - 20/240 of it is signal. Sizes grow like steps^0.3.
     steps = [240, 360, 480, 600] * 3
     updates = [replace(update(d, [s**0.3, 0.0], s, 600), device=d) for d, s in enumerate(steps)]
-    scale = trusted({}, updates, sizes(updates), 0.95).of(updates[0])
+    scale = trusted({}, updates, looks(updates), 0.95).of(updates[0])
     # a = 0.917, q = (0.6 - 0.083) / 1.833 = 0.282: 1 + 0.917 (2.5^0.282 - 1) = 1.270
     assert scale == pytest.approx(1.270, abs=0.001)
 
@@ -100,7 +100,7 @@ def test_of_a_device_that_never_finishes_less_and_less_is_held_back():
     memory, scales = {}, []
     for turn in range(3):
         updates = report(turn, steps if turn < 2 else [600, *steps[1:]])
-        learned = trusted(memory, updates, sizes(updates), 0.95)
+        learned = trusted(memory, updates, looks(updates), 0.95)
         memory |= learned.memory
         scales.append(learned.of(updates[4]))  # 240 of 600 steps, every time
     # n a / (n a + 1 - a) = 0.917, 0.917, 0.957 times 2.5^0.282 - 1 = 0.295: n are the unfinished ones before this
@@ -113,7 +113,7 @@ def test_where_devices_agree_with_each_other_and_not_with_themselves_they_are_co
     memory, scales = {}, []
     for turn in range(2):
         updates = [update(d, [s**0.3 * (axis == turn) for axis in range(2)], s, 600) for d, s in enumerate(steps)]
-        learned = trusted(memory, updates, sizes(updates), 0.95)
+        learned = trusted(memory, updates, looks(updates), 0.95)
         memory |= learned.memory
         scales.append(learned.of(updates[0]))
     # Nobody came back in the first round. In the second n = 0.95 x 9 + 9: 0.917 becomes 0.995.
@@ -126,7 +126,7 @@ def test_scatter_is_not_taken_for_growth():
     over = 0
     for _ in range(200):
         points = [update(d, [math.exp(rng.standard_normal()), 0.0], int(rng.integers(1, 11)), 10) for d in range(10)]
-        law = Growth().seen(points, sizes(points), 0.95)
+        law = Growth().seen(points, looks(points), 0.95)
         assert law.cautious <= law.exponent
         over += law.cautious > 0
     assert over < 60, "a fifth or so by chance; half without the caution"
@@ -138,11 +138,24 @@ def test_sketches_keep_inner_products():
     for mix in (0.0, 0.5, 0.9, 1.0):
         b = mix * a + (1 - mix) * noise
         exact = float(torch.dot(a, b) / (a.norm() * b.norm()))
-        seen = float(torch.dot(sketch(a), sketch(b)) / (sketch(a).norm() * sketch(b).norm()))
-        assert len(sketch(a)) == SKETCH
+        seen = float(torch.dot(look(a).direction, look(b).direction))
+        assert len(look(a).sketch) == SKETCH
         assert seen == pytest.approx(exact, abs=4 / math.sqrt(SKETCH))
     short = torch.arange(5.0)
-    assert torch.equal(sketch(short), short)
+    assert torch.equal(look(short).sketch, short)
+
+
+@pytest.mark.parametrize("count", [1, 4096, 4097, 262_144, 1_000_003])
+def test_an_update_is_looked_at_in_blocks_and_in_whole(count):
+    delta = torch.linspace(-1, 1, count)
+    assert look(delta).size == pytest.approx(float(delta.double().norm()), rel=1e-5)
+    assert look(delta, sketched=False).sketch is None
+    rows = -(-count // SKETCH)
+    signs = torch.from_numpy(np.random.default_rng(count // SKETCH).choice(np.array([-1.0, 1.0], np.float32), rows))
+    if count > SKETCH:
+        padded = torch.zeros(rows * SKETCH)
+        padded[:count] = delta
+        torch.testing.assert_close(look(delta).sketch, signs @ padded.view(rows, SKETCH), rtol=1e-4, atol=1e-4)
 
 
 def test_the_memory_is_bounded_and_keeps_whom_it_heard_last(monkeypatch):
@@ -150,16 +163,16 @@ def test_the_memory_is_bounded_and_keeps_whom_it_heard_last(monkeypatch):
     memory = {}
     for round in range(4):
         two = [update(2 * round, (1.0, 0.0)), update(2 * round + 1, (1.0, 0.0))]
-        memory |= trusted(memory, two, sizes(two), 0.95).memory
+        memory |= trusted(memory, two, looks(two), 0.95).memory
     assert memory["heard"].tolist() == [[5, 0], [6, 0], [7, 0]]
     assert memory["sketches"].shape == (3, 2)
-    memory |= trusted(memory, [update(5, (1.0, 0.0))], {5: 1.0}, 0.95).memory
+    memory |= trusted(memory, [update(5, (1.0, 0.0))], looks([update(5, (1.0, 0.0))]), 0.95).memory
     assert memory["heard"].tolist() == [[6, 0], [7, 0], [5, 0]]
 
 
 def test_updates_that_are_no_numbers_teach_nothing():
     bad = [update(0, (math.nan, 1.0), 1, 4), update(1, (math.inf, 1.0), 2, 4), update(2, (0.0, 0.0), 2, 4)]
-    learned = trusted({}, bad, sizes(bad), 0.95)
+    learned = trusted({}, bad, looks(bad), 0.95)
     assert learned.memory["growth"].tolist() == [0.0] * 4
     assert "heard" not in learned.memory
     assert learned.of(bad[0]) == 1.0

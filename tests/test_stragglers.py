@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from federations import close, play, quadratics, sizes, update
+from federations import close, looks, play, quadratics, update
 from fedlga.completion import Growth, growth, trusted
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.fedlga import FedLGA, printed_scale
@@ -95,19 +95,19 @@ def test_the_growth_law_finds_a_given_exponent(exponent, steps):
     # |delta| = 3 steps^p exactly, in whatever direction
     deltas = [(3 * s**exponent * math.cos(s), 3 * s**exponent * math.sin(s)) for s in steps]
     sent = [update(i, d, steps=s, asked=40) for i, (d, s) in enumerate(zip(deltas, steps, strict=True))]
-    law = Growth().seen(sent, sizes(sent), fading=0.95)
+    law = Growth().seen(sent, looks(sent), fading=0.95)
     assert law.exponent == pytest.approx(exponent, abs=1e-3)
-    assert growth({}, sent, sizes(sent), 0.95).of(sent[0]) == pytest.approx((40 / steps[0]) ** exponent, rel=5e-3)
+    assert growth({}, sent, looks(sent), 0.95).of(sent[0]) == pytest.approx((40 / steps[0]) ** exponent, rel=5e-3)
 
 
 def test_the_growth_law_forgets_at_its_rate_and_is_centred_in_each_round():
-    # Round 1: steps 1 and 4, sizes 1 and 4: slope 1. Round 2: the same steps, both sizes 10: slope 0, however large.
+    # Round 1: steps 1 and 4, looks 1 and 4: slope 1. Round 2: the same steps, both looks 10: slope 0, however large.
     # x centred is -+log 2 in both: xx = 2 log^2 2 a round, xy = 2 log^2 2 in the first and 0 in the second.
     first = [update(0, (1.0, 0.0), 1, 4), update(1, (4.0, 0.0), 4, 4)]
     second = [update(0, (10.0, 0.0), 1, 4), update(1, (10.0, 0.0), 4, 4)]
-    law = Growth().seen(first, sizes(first), 0.5)
+    law = Growth().seen(first, looks(first), 0.5)
     assert law.exponent == pytest.approx(1.0)
-    assert law.seen(second, sizes(second), 0.5).exponent == pytest.approx(0.5 / 1.5)
+    assert law.seen(second, looks(second), 0.5).exponent == pytest.approx(0.5 / 1.5)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,15 @@ def test_the_growth_law_forgets_at_its_rate_and_is_centred_in_each_round():
 )
 def test_the_exponent_stays_between_0_and_1(lengths, exponent):
     sent = [update(0, (lengths[0], 0.0), 1, 4), update(1, (lengths[1], 0.0), 4, 4)]
-    law = Growth().seen(sent, sizes(sent), 0.95)
+    law = Growth().seen(sent, looks(sent), 0.95)
     assert law.exponent == exponent
 
 
 def test_updates_without_length_or_meaning_do_not_enter_the_law():
     odd = [update(2, (0.0, 0.0), 2, 4), update(3, (math.nan, 1.0), 2, 4), update(4, (math.inf, 1.0), 2, 4)]
     fine = [update(0, (1.0, 0.0), 1, 4), update(1, (2.0, 0.0), 4, 4)]
-    assert Growth().seen([*fine, *odd], sizes([*fine, *odd]), 0.95) == Growth().seen(fine, sizes(fine), 0.95)
-    assert Growth().seen(odd, sizes(odd), 0.95) == Growth()
+    assert Growth().seen([*fine, *odd], looks([*fine, *odd]), 0.95) == Growth().seen(fine, looks(fine), 0.95)
+    assert Growth().seen(odd, looks(odd), 0.95) == Growth()
 
 
 def test_with_nothing_seen_the_law_does_nothing():
@@ -135,9 +135,9 @@ def test_with_nothing_seen_the_law_does_nothing():
 def test_momentum_counts_in_the_law():
     # m = 1/2: one step moves 1 gradient, two move 2.5: at p = 1 the scale is 2.5, not 2.
     sent = [update(0, (1.0, 0.0), 1, 2, momentum=0.5), update(1, (2.5, 0.0), 2, 2, momentum=0.5)]
-    law = Growth().seen(sent, sizes(sent), 0.95)
+    law = Growth().seen(sent, looks(sent), 0.95)
     assert law.exponent == pytest.approx(1.0)
-    assert growth({}, sent, sizes(sent), 0.95).of(sent[0]) == pytest.approx(2.5)
+    assert growth({}, sent, looks(sent), 0.95).of(sent[0]) == pytest.approx(2.5)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .types import Memory, Vector
 
 SKETCH = 4096  # numbers kept of an update
+LOOKED_AT = 64  # rows of so many parameters at a time: a megabyte
 DEVICES = 1024  # whose sketches are kept: those heard of last
 NOISY_STEPS = 20  # an update of so few steps may be all noise
 LEAST_SHARE = 0.1  # of signal: an update with less is left alone
@@ -72,9 +73,9 @@ class Growth:
     yy: float = 0.0
     freedom: float = 0.0  # points, less one a round for the centring
 
-    def seen(self, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Growth:
+    def seen(self, updates: Sequence[Update], looks: Mapping[int, Look], fading: float) -> Growth:
         """After another round with updates of these sizes; older rounds count `fading` times what they did."""
-        points = [(math.log(work(u, u.steps)), math.log(size)) for u in updates if (size := sizes[u.device]) > 0]
+        points = [(math.log(work(u, u.steps)), math.log(size)) for u in updates if (size := looks[u.device].size) > 0]
         if not points:
             return self
         x, y = (np.array(values) - np.mean(values) for values in zip(*points, strict=True))
@@ -100,21 +101,21 @@ class Growth:
         return _clamp(slope - math.sqrt(scatter / self.xx))
 
 
-def growth(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Scales:
+def growth(memory: Memory, updates: Sequence[Update], looks: Mapping[int, Look], fading: float) -> Scales:
     """The growth law alone."""
-    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
+    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, looks, fading)
     kept = {"growth": _vector(law.xy, law.xx, law.yy, law.freedom)}
     return Scales(lambda u: ratio(u) ** law.exponent, kept, growth=law.exponent)
 
 
-def trusted(memory: Memory, updates: Sequence[Update], sizes: Mapping[int, float], fading: float) -> Scales:
+def trusted(memory: Memory, updates: Sequence[Update], looks: Mapping[int, Look], fading: float) -> Scales:
     """Growth, as far as updates agree with what the same devices sent before."""
-    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, sizes, fading)
+    law = Growth(*_numbers(memory, "growth", 4)).seen(updates, looks, fading)
     own, owns, across, acrosses, unfinished = (fading * value for value in _numbers(memory, "agreement", 5))
     unfinished += sum(not u.finished for u in updates)
     heard = _heard(memory)
     streaks = {u.device: heard[u.device][1] if u.device in heard else 0 for u in updates}
-    directions = {u.device: way for u in updates if (way := direction(u.delta)) is not None}
+    directions = {device: way for device, seen in looks.items() if (way := seen.direction) is not None}
     for u in updates:
         if (way := directions.get(u.device)) is not None:
             last, _ = heard.pop(u.device, (None, 0))  # taken out and put at the end: the order is that of last hearing
@@ -172,29 +173,45 @@ def work(update: Update, steps: int) -> float:
     return effective_steps(steps, momentum=update.momentum)
 
 
+@dataclass(frozen=True)
+class Look:
+    """All that is ever looked at of an update: its length (0 if it holds anything but numbers), and its sketch."""
+
+    size: float
+    sketch: Vector | None = None
+
+    @property
+    def direction(self) -> Vector | None:
+        """The sketch at length 1; None for an update that points nowhere."""
+        size = 0.0 if self.sketch is None or self.size == 0 else length(self.sketch)
+        return self.sketch / size if self.sketch is not None and size > 0 else None
+
+
+def look(delta: Vector, *, sketched: bool = True) -> Look:
+    """One pass over an update, in blocks that stay in the cache for the second thing asked of them.
+
+    The sketch is 4096 sums of parameters with random signs: parameter j goes to sum j mod 4096.
+    """
+    if len(delta) <= SKETCH:
+        return Look(length(delta), delta.clone() if sketched else None)
+    rows = len(delta) // SKETCH
+    signs = torch.from_numpy(np.random.default_rng(rows).choice(np.array([-1.0, 1.0], np.float32), rows + 1))
+    table, rest = delta[: rows * SKETCH].view(rows, SKETCH), delta[rows * SKETCH :]
+    sums, square = torch.zeros(SKETCH), float(torch.dot(rest, rest))
+    for start in range(0, rows, LOOKED_AT):
+        block = table[start : start + LOOKED_AT]
+        square += float(torch.dot(block.view(-1), block.view(-1)))
+        if sketched:
+            sums.addmv_(block.t(), signs[start : start + len(block)])
+    sums[: len(rest)] += signs[rows] * rest
+    size = math.sqrt(square) if math.isfinite(square) else 0.0
+    return Look(size, sums if sketched else None)
+
+
 def length(vector: Vector) -> float:
     """|vector|; 0 for one that holds anything but numbers, so that it enters no law."""
     size = math.sqrt(float(torch.dot(vector, vector)))
     return size if math.isfinite(size) else 0.0
-
-
-def direction(delta: Vector) -> Vector | None:
-    """The sketch of an update, of length 1; None for one that points nowhere."""
-    short = sketch(delta)
-    size = length(short)
-    return short / size if size > 0 else None
-
-
-def sketch(delta: Vector) -> Vector:
-    """4096 sums of parameters with random signs, in one pass: parameter j goes to sum j mod 4096."""
-    if len(delta) <= SKETCH:
-        return delta.clone()
-    rows = len(delta) // SKETCH
-    signs = torch.from_numpy(np.random.default_rng(rows).choice(np.array([-1.0, 1.0], np.float32), rows + 1))
-    sums = torch.mv(delta[: rows * SKETCH].view(rows, SKETCH).t(), signs[:rows])
-    rest = delta[rows * SKETCH :]
-    sums[: len(rest)] += signs[rows] * rest
-    return sums
 
 
 def _clamp(value: float) -> float:

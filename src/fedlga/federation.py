@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,14 +60,22 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
         drawn = select(f, server.round)
         efforts = f.fleet.draw(server.round, list(drawn))
         tasks = [task(f, server, e) for e in efforts if takes_part(f.policy, e)]
-        updates = [weighed(f, u, drawn[u.device]) for u in f.backend.run(tasks)]
 
-        answer = f.policy.answer(server, updates)
+        # Streams: updates are averaged as they arrive, and held only by whoever needs them together.
+        sent, used = list[Update](), list[Update]()
+        arriving = noted((weighed(f, u, drawn[u.device]) for u in f.backend.run(tasks)), sent)
+        held = list(arriving) if f.audit else []
+        answer = f.policy.answer(server, held if f.audit else arriving)
+        chosen = list(answer.updates) if f.audit else answer.updates
+        audit = measured(held, list(chosen)) if f.audit else None
         server = replace(server, round=server.round + 1, memory={**server.memory, **(answer.memory or {})})
-        if answer.updates:
-            server = f.method.aggregate(server, answer.updates)
+        if isinstance(chosen, list):
+            used += [u.light() for u in chosen]
+            server = f.method.aggregate(server, chosen) if chosen else server
+        elif (first := next(averaged := noted(chosen, used), None)) is not None:
+            server = f.method.aggregate(server, chain([first], averaged))
 
-        note = answer.note or (None if updates else "nobody reported: the model stays as it was")
+        note = answer.note or (None if used else nothing_used(efforts))
         diverged = not bool(torch.isfinite(server.w).all())
         if diverged:
             note = "the weights are no longer finite numbers: the run stops here"
@@ -81,7 +90,7 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
                 loss=found.loss,
                 accuracy_slow=found.accuracy_slow,
                 accuracy_worst=found.accuracy_worst,
-                train_loss=sum(u.train_loss for u in updates) / len(updates) if updates else None,
+                train_loss=sum(u.train_loss for u in sent) / len(sent) if sent else None,
                 seconds=time.perf_counter() - started,
                 simulated_seconds=f.fleet.seconds(efforts, waits=f.policy.waits),
                 lr=rate(f, server.round - 1),
@@ -90,17 +99,30 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
                 steps_asked=[e.steps_asked for e in done],
                 slow=[e.device for e in efforts if e.slow],
                 absent=[e.device for e in done if e.steps == 0],
-                used=[u.device for u in answer.updates],
-                scales={u.device: u.scale for u in answer.updates if u.scale != 1},
+                used=[u.device for u in used],
+                scales={u.device: u.scale for u in used if u.scale != 1},
                 growth=answer.growth,
                 agreement=answer.agreement,
                 clipped=dict(answer.clipped),
-                audit=measured(updates, answer.updates) if f.audit else None,
+                audit=audit,
                 note=note,
             ),
         )
         if diverged:
             return
+
+
+def noted(updates: Iterable[Update], notes: list[Update]) -> Iterator[Update]:
+    """The same updates, each noted as it passes."""
+    for u in updates:
+        notes.append(u.light())
+        yield u
+
+
+def nothing_used(efforts: Sequence[Effort]) -> str:
+    """Why there was nothing to average."""
+    worked = any(e.steps > 0 and not e.lost for e in efforts)
+    return f"nobody {'finished' if worked else 'reported'}: the model stays as it was"
 
 
 def select(f: Federation, round: int) -> Counter[int]:

@@ -65,7 +65,7 @@ class Devices:
     def train(self, task: Task, local: Local) -> tuple[Vector, int, float]:
         """The local SGD of a task: delta, the steps done and the mean loss."""
         if self.kernel is not None:
-            return self.kernel.sgd(task, local, self.images, self.labels, list(self.rows(task, _draws(task))))
+            return self.kernel.sgd(task, local, self.images, self.labels, list(self.rows(task, self.draws(task))))
         with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
             torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
             return sgd(self.model, task, local, self.batches(task), clip=self.clip)
@@ -78,11 +78,15 @@ class Devices:
 
     def batches(self, task: Task) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Images and labels, a batch a step, as the model gets them."""
-        rng = _draws(task)
+        rng = self.draws(task)
         for rows in self.rows(task, rng):
             images = self.images[rows]
             images = crop_and_flip(images, rng) if self.augment else images
             yield resized(images, self.resize), self.labels[rows]
+
+    def draws(self, task: Task) -> np.random.Generator:
+        """What a task's batches are drawn with: the same whatever the method."""
+        return generator(task.seed, Stream.BATCHES, task.round, task.device)
 
     def rows(self, task: Task, rng: np.random.Generator) -> Iterator[torch.Tensor]:
         """Which rows of the data make up each batch: shuffle the device's data, cut it into batches, shuffle again.
@@ -97,10 +101,6 @@ class Devices:
                     yield order[start : start + self.batch_size]
 
         return islice(endless(), task.steps)
-
-
-def _draws(task: Task) -> np.random.Generator:
-    return generator(task.seed, Stream.BATCHES, task.round, task.device)
 
 
 def sgd(

@@ -6,7 +6,7 @@ its own, so that the columns of a row differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -50,12 +50,13 @@ class Watching(Policy):
     memories: dict[str, Server] = field(default_factory=dict[str, Server])
     sums: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
-    def answer(self, server: Server, updates: Sequence[Update]) -> Answer:  # noqa: D102
+    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
+        updates = list(updates)
         for scale in SCALES:
             own = self.memories.get(scale, replace(server, memory={}))
             answer = replace(self.policy, scale=scale).answer(own, updates)
             self.memories[scale] = replace(own, memory={**own.memory, **(answer.memory or {})})
-            seen, total = measured(updates, answer.updates), self.sums.setdefault(scale, {})
+            seen, total = measured(updates, list(answer.updates)), self.sums.setdefault(scale, {})
             for name in ("completed", "sent", "best", "mean_completed", "mean_sent", "stragglers"):
                 total[name] = total.get(name, 0.0) + seen[name]
         return self.policy.answer(server, updates)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -16,7 +16,7 @@ from .settings import BadInput, checked, choose, setting
 from .types import Server, Update
 
 if TYPE_CHECKING:
-    from .completion import Scales
+    from .completion import Look, Scales
     from .types import Memory
 
 
@@ -27,7 +27,7 @@ SCALES = ("trusted", "growth", "linear", "printed")
 class Answer:
     """What a policy made of a round's updates."""
 
-    updates: Sequence[Update]
+    updates: Iterable[Update]  # may be a stream: whoever averages it goes through it once
     memory: Memory | None = None  # what the policy remembers, to be merged into Server.memory
     growth: float | None = None
     agreement: float | None = None
@@ -42,8 +42,8 @@ class Policy(ABC):
     uses_unfinished: ClassVar[bool] = True  # False: no need to simulate work that is thrown away
 
     @abstractmethod
-    def answer(self, server: Server, updates: Sequence[Update]) -> Answer:
-        """What goes on to the method."""
+    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:
+        """What goes on to the method; `updates` arrive one by one."""
 
 
 @final
@@ -53,7 +53,7 @@ class Wait(Policy):
 
     waits = True
 
-    def answer(self, server: Server, updates: Sequence[Update]) -> Answer:  # noqa: D102
+    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
         return Answer(updates)
 
 
@@ -64,9 +64,8 @@ class Drop(Policy):
 
     uses_unfinished = False
 
-    def answer(self, server: Server, updates: Sequence[Update]) -> Answer:  # noqa: D102
-        finished = [u for u in updates if u.finished]
-        return Answer(finished, note=None if finished else "nobody finished: the model stays as it was")
+    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
+        return Answer(u for u in updates if u.finished)
 
 
 @final
@@ -74,7 +73,7 @@ class Drop(Policy):
 class Keep(Policy):
     """Whatever came is averaged as it is."""
 
-    def answer(self, server: Server, updates: Sequence[Update]) -> Answer:  # noqa: D102
+    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
         return Answer(updates)
 
 
@@ -93,12 +92,14 @@ class Complete(Policy):
         if isinstance(self.scale, str) and self.scale not in SCALES:
             raise BadInput(f"complete.scale: got {self.scale!r}; it takes {', '.join(SCALES)} or a number above 0")
 
-    def answer(self, server: Server, updates: Sequence[Update]) -> Answer:  # noqa: D102
-        from .completion import length
+    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
+        from .completion import look
 
+        updates = list(updates)  # the scale of one is learned from all of them
         complete = [u for u in updates if u.finished]
-        sizes = {u.device: length(u.delta) for u in updates}
-        scales = self._scales(server, updates, complete, sizes)
+        looks = {u.device: look(u.delta, sketched=self.scale == "trusted") for u in updates}
+        sizes = {device: seen.size for device, seen in looks.items()}
+        scales = self._scales(server, updates, complete, looks)
         learned = Answer(updates, scales.memory, scales.growth, scales.agreement)
         if not complete:
             # There is no w_hat to approximate towards (the paper's K_2 is empty): leave what came as it came.
@@ -118,16 +119,16 @@ class Complete(Policy):
         return replace(learned, updates=[completed(u) for u in updates], clipped=clipped)
 
     def _scales(
-        self, server: Server, updates: Sequence[Update], complete: Sequence[Update], sizes: Mapping[int, float]
+        self, server: Server, updates: Sequence[Update], complete: Sequence[Update], looks: Mapping[int, Look]
     ) -> Scales:
         from .completion import Scales, growth, ratio, trusted
         from .methods.base import mean_delta
         from .methods.fedlga import printed_scale
 
         if self.scale == "trusted":
-            return trusted(server.memory, updates, sizes, self.fading)
+            return trusted(server.memory, updates, looks, self.fading)
         if self.scale == "growth":
-            return growth(server.memory, updates, sizes, self.fading)
+            return growth(server.memory, updates, looks, self.fading)
         if self.scale == "printed":
             expected = mean_delta(replace(u, weight=1.0) for u in complete) if complete else None
             return Scales(lambda u: 1.0 if expected is None else printed_scale(u, expected), {})

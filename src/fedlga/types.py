@@ -56,6 +56,10 @@ class Update:
         """Whether the device did all it was asked for."""
         return self.steps >= self.steps_asked
 
+    def light(self) -> Update:
+        """Without its vectors, for whoever only takes notes."""
+        return dataclasses.replace(self, delta=self.delta[:0], extra={}, truth=None)
+
 
 @dataclass(frozen=True)
 class Local:
@@ -78,7 +82,7 @@ class Backend(Protocol):
     """Where devices live. It runs their tasks and keeps what each device remembers from round to round."""
 
     def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
-        """Updates in the order of the tasks; their vectors stay valid until the next call."""
+        """Updates in the order of the tasks, each as soon as it is there; valid until the next call."""
         ...
 
     def memories(self) -> Iterable[tuple[int, Memory]]:

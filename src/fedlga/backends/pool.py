@@ -8,7 +8,8 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, final
@@ -130,10 +131,10 @@ class Pool:
             self._shared.close()
             raise
 
-    def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
-        """Updates in the order of the tasks; their vectors stay valid until the next call."""
+    def run(self, tasks: Sequence[Task]) -> Iterator[Update]:
+        """Updates in the order of the tasks, each as soon as it is there; valid until the next call."""
         if not tasks:
-            return []
+            return
         self._prepare(len(tasks))
         self._sent["w"].copy_(tasks[0].w)
         for name, vector in tasks[0].shared.items():
@@ -141,21 +142,19 @@ class Pool:
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in sorted(range(len(tasks)), key=lambda s: -tasks[s].steps):
             waiting.put(slot)
-        answers: list[dict[str, Any] | BaseException | None] = [None] * len(tasks)
-        self._each_worker(lambda worker: self._drain(worker, tasks, waiting, answers))
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [self._update(slot, answer) for slot, answer in enumerate(answers) if isinstance(answer, dict)]
+        answers = [Future[dict[str, Any]]() for _ in tasks]
+        with self._each_worker(lambda worker: self._drain(worker, tasks, waiting, answers)):
+            for slot, answer in enumerate(answers):
+                yield self._update(slot, answer.result())
 
     def _drain(
         self,
         worker: int,
         tasks: Sequence[Task],
         waiting: queue.SimpleQueue[int],
-        answers: list[dict[str, Any] | BaseException | None],
+        answers: Sequence[Future[dict[str, Any]]],
     ) -> None:
-        """Give one worker tasks until none is left."""
+        """Give one worker tasks until none is left, or until one fails: then nobody begins another."""
         while True:
             try:
                 slot = waiting.get_nowait()
@@ -165,9 +164,12 @@ class Pool:
             numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
             message = {"task": {**numbers, "slot": slot, "shared": list(task.shared)}}
             try:
-                answers[slot] = self._workers.ask(worker, message)["update"]
+                answers[slot].set_result(self._workers.ask(worker, message)["update"])
             except BaseException as error:
-                answers[slot] = error
+                answers[slot].set_exception(error)
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        answers[waiting.get_nowait()].set_exception(error)
                 return
 
     def _update(self, slot: int, numbers: dict[str, Any]) -> Update:
@@ -195,17 +197,22 @@ class Pool:
             except BaseException as error:
                 failures.append(error)
 
-        self._each_worker(set_up)
+        with self._each_worker(set_up):
+            pass
         if failures:
             raise failures[0]
 
-    def _each_worker(self, work: Callable[[int], None]) -> None:
-        """Talk to all workers at once: a thread each, which mostly waits for its worker."""
+    @contextlib.contextmanager
+    def _each_worker(self, work: Callable[[int], None]) -> Generator[None]:
+        """Talk to all workers at once: a thread each, which mostly waits for its worker. At the end all are done."""
         threads = [Thread(target=work, args=(worker,), daemon=True) for worker in range(len(self._workers))]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            yield
+        finally:
+            for thread in threads:
+                thread.join()
 
     def memories(self) -> Iterable[tuple[int, Memory]]:
         """What each device remembers."""

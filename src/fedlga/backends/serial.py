@@ -24,12 +24,12 @@ class Serial:
         self._memories: dict[int, Memory] = {}
 
     def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
-        """Updates in the order of the tasks."""
-        with one_thread():
-            return [self._work(task) for task in tasks]
+        """Updates in the order of the tasks, each when it is asked for."""
+        return map(self._work, tasks)
 
     def _work(self, task: Task) -> Update:
-        update, memory = self._devices.work(task, self._memories.get(task.device, {}))
+        with one_thread():
+            update, memory = self._devices.work(task, self._memories.get(task.device, {}))
         if memory:
             self._memories[task.device] = memory
         return update
