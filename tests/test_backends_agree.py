@@ -49,9 +49,10 @@ def outcome(experiment: Experiment, workers: Workers | None = None):
     return server, memories, records
 
 
+@pytest.mark.parametrize("clip", [5.0, 0.0], ids=["plain", "compiled"])  # the kernel does not clip
 @pytest.mark.parametrize(("method", "policy"), PAIRS)
-def test_serial_and_pool_agree(method, policy, workers):
-    experiment = preset("digits").changed({**HARD, "method": method, "stragglers": policy})
+def test_serial_and_pool_agree(method, policy, clip, workers):
+    experiment = preset("digits").changed({**HARD, "clip": clip, "method": method, "stragglers": policy})
     server, memories, records = outcome(experiment)
     pooled, pool_memories, pool_records = outcome(experiment.changed({"backend": "pool"}), workers)
     assert torch.equal(server.w, pooled.w)

@@ -12,10 +12,10 @@ from fedlga.data.picture import as_text, draw
 from fedlga.settings import BadInput
 
 
-def deal(kind="classes", devices=10, examples=600, classes=10, per_device=2, alpha=0.5, seed=0, labels=None):
+def deal(kind="classes", devices=10, examples=600, classes=10, per_device=2, alpha=0.5, seed=0, labels=None, each=0):
     labels = np.arange(examples) % classes if labels is None else labels
-    parts = partition(kind, labels, devices, seed, classes=classes, classes_per_device=per_device, alpha=alpha)
-    return labels, parts
+    asked = {"classes": classes, "classes_per_device": per_device, "alpha": alpha, "examples": each}
+    return labels, partition(kind, labels, devices, seed, **asked)
 
 
 @settings(deadline=None, max_examples=60)
@@ -80,6 +80,20 @@ def test_the_seed_decides():
     assert not all(np.array_equal(a, b) for a, b in zip(other, same, strict=True))
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(["classes", "iid"]), st.integers(1, 300), st.integers(3, 40), st.integers(1, 3))
+def test_devices_may_draw_examples_of_their_own(kind, devices, each, per_device):
+    """More devices than examples: nobody goes without, and each holds as many classes as were asked for."""
+    labels, parts = deal(kind, devices=devices, examples=97, classes=7, per_device=per_device, each=each)
+    assert [len(part) for part in parts] == [each] * devices
+    held = counts(parts, labels, 7)
+    if kind == "classes":
+        assert set((held > 0).sum(1)) == {per_device}
+        assert (held[held > 0] >= each // per_device).all()
+    again = deal(kind, devices=devices, examples=97, classes=7, per_device=per_device, each=each)[1]
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -87,6 +101,8 @@ def test_the_seed_decides():
         ({"devices": 4, "per_device": 2}, "hold 8 of 10 classes"),
         ({"devices": 601}, "devices: got 601; the dataset has 600 examples"),
         ({"devices": 400, "per_device": 2}, "class 0 has 60 examples for 80 devices"),
+        ({"kind": "dirichlet", "each": 5}, "examples_per_device: got 5; it goes with partition classes or iid"),
+        ({"each": 1}, "examples_per_device: got 1; it takes at least one for each of 2 classes"),
     ],
 )
 def test_what_cannot_be_dealt(changes, said):

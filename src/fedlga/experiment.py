@@ -29,6 +29,9 @@ class Experiment:
     partition: str = setting("classes", "who holds what", choices=("classes", "dirichlet", "iid", "quantity"))
     classes_per_device: int = setting(2, "P, for partition classes", least=1)
     partition_alpha: float = setting(0.5, "for partitions dirichlet and quantity: smaller is more unequal", above=0)
+    examples_per_device: int = setting(
+        0, "drawn anew for each device, so that devices may share examples; 0: the data is dealt out", least=0
+    )
     # How
     method: str = setting("fedlga", "fedavg, fedprox, fednova, scaffold, feddyn, fedlga, or package.module:Class")
     stragglers: str | None = setting(None, "wait, drop, keep or complete; unset: the method's own, keep for most")
@@ -68,6 +71,9 @@ class Experiment:
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
     backend: str = setting("pool", "where devices run", choices=("serial", "pool"))
     workers: int = setting(0, "processes of the pool; 0: one a core", least=0)
+    memory_limit: float = setting(
+        4.0, "gigabytes of what devices remember (Scaffold, FedDyn) in memory; the rest goes to disk", least=0
+    )
     fast: bool = setting(True, "compiled code for the models it serves, built on first use; off: torch alone")
     options: Options = field(default_factory=dict[str, Mapping[str, Any]])
 

@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from .types import Backend, Memory
 
 CHECKPOINT_SECONDS = 30.0  # what a killed run loses at most, and the round it was in
-MAY_CHANGE = ("rounds", "target", "stop_at_target", "audit", "backend", "workers")  # when a run is resumed
+MAY_CHANGE = (
+    "rounds",
+    "target",
+    "stop_at_target",
+    "audit",
+    "backend",
+    "workers",
+    "memory_limit",
+)  # when a run is resumed
 
 
 @dataclass(frozen=True)

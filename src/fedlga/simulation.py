@@ -89,9 +89,11 @@ def simulate(
             clip=e.clip,
             fast=e.fast,
         )
-        crew = workers or own
+        crew, limit = workers or own, e.memory_limit * 1e9
         backend = (
-            Serial(devices) if crew is None else Pool(devices, crew, _setup(e, data), slots=e.cohort, audit=e.audit)
+            Serial(devices, limit)
+            if crew is None
+            else Pool(devices, crew, _setup(e, data), slots=e.cohort, audit=e.audit, memory_limit=limit)
         )
         try:
             federation = Federation(
@@ -154,6 +156,7 @@ def make_parts(e: Experiment, data: Data) -> list[Array]:
         classes=data.classes,
         classes_per_device=e.classes_per_device,
         alpha=e.partition_alpha,
+        examples=e.examples_per_device,
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, final
 
@@ -20,8 +20,8 @@ import torch
 from ..local import Devices
 from ..settings import BadInput
 from ..types import Task, Update
+from .memories import Homes
 from .shared import SharedFolder
-from .worker import recall, remember
 
 if TYPE_CHECKING:
     from ..types import Memory
@@ -94,11 +94,18 @@ class Pool:
     """Tasks go to whichever worker is free, the longest first; updates come back in the order of the tasks."""
 
     def __init__(
-        self, devices: Devices, workers: Workers, setup: dict[str, Any], slots: int, audit: bool = False
+        self,
+        devices: Devices,
+        workers: Workers,
+        setup: dict[str, Any],
+        slots: int,
+        audit: bool = False,
+        memory_limit: float = math.inf,
     ) -> None:
         """`setup` is what a worker needs to make the same devices: names and numbers, no objects.
 
-        `slots` is how many updates a round may bring; more are taken, at the cost of setting up again.
+        `slots` is how many updates a round may bring; more are taken, at the cost of setting up again. Of what devices
+        remember, `memory_limit` bytes are kept in memory.
         """
         self._workers = workers
         self._method = devices.method
@@ -107,7 +114,7 @@ class Pool:
             size = len(devices.model.vector)
             self._rows = 1 + len(devices.method.uploads) + audit
             self._size = size
-            self._memory = self._shared.folder("memory")
+            self._homes = Homes(self._shared, memory_limit)
             self._slots = 0
             parts = torch.from_numpy(np.concatenate(devices.parts))
             ends = torch.tensor(np.cumsum([len(part) for part in devices.parts]))
@@ -123,7 +130,6 @@ class Pool:
                 "resize": devices.resize,
                 "clip": devices.clip,
                 "fast": devices.fast,
-                "memory": str(self._memory),
             }
             self._replies = torch.empty(0)
             self._prepare(slots)
@@ -162,9 +168,12 @@ class Pool:
                 return
             task = tasks[slot]
             numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
-            message = {"task": {**numbers, "slot": slot, "shared": list(task.shared)}}
+            home = self._homes.of(task.device)
+            message = {"task": {**numbers, "slot": slot, "shared": list(task.shared), "home": str(home)}}
             try:
-                answers[slot].set_result(self._workers.ask(worker, message)["update"])
+                numbers = self._workers.ask(worker, message)["update"]
+                self._homes.kept(task.device, home)
+                answers[slot].set_result(numbers)
             except BaseException as error:
                 answers[slot].set_exception(error)
                 with contextlib.suppress(queue.Empty):
@@ -216,15 +225,11 @@ class Pool:
 
     def memories(self) -> Iterable[tuple[int, Memory]]:
         """What each device remembers."""
-        devices = sorted(int(file.stem) for file in self._memory.glob("*.safetensors"))
-        return ((device, recall(self._memory, device)) for device in devices)
+        return self._homes.items()
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
-        for file in Path(self._memory).glob("*.safetensors"):
-            file.unlink()
-        for device, memory in memories:
-            remember(self._memory, device, memory)
+        self._homes.refill(memories)
 
     def close(self) -> None:
         """Remove the shared files; the workers belong to whoever started them."""

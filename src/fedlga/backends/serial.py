@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import torch
 
 from ..local import Devices
 from ..types import Task, Update
+from .memories import recall, remember
+from .shared import SharedFolder
 
 if TYPE_CHECKING:
     from ..types import Memory
@@ -19,9 +23,13 @@ if TYPE_CHECKING:
 class Serial:
     """The plain backend: what the pool must agree with."""
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: Devices, memory_limit: float = math.inf) -> None:
+        """Of what devices remember, `memory_limit` bytes are kept in memory."""
         self._devices = devices
         self._memories: dict[int, Memory] = {}
+        self._bytes, self._limit = 0, memory_limit
+        self._shared = SharedFolder()  # for what goes beyond
+        self._spilled: dict[int, Path] = {}
 
     def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
         """Updates in the order of the tasks, each when it is asked for."""
@@ -29,21 +37,37 @@ class Serial:
 
     def _work(self, task: Task) -> Update:
         with one_thread():
-            update, memory = self._devices.work(task, self._memories.get(task.device, {}))
+            update, memory = self._devices.work(task, self._recall(task.device))
         if memory:
-            self._memories[task.device] = memory
+            self._remember(task.device, memory)
         return update
+
+    def _recall(self, device: int) -> Memory:
+        home = self._spilled.get(device)
+        return self._memories.get(device, {}) if home is None else recall(home, device)
+
+    def _remember(self, device: int, memory: Memory) -> None:
+        new = device not in self._memories
+        if new and self._bytes >= self._limit:
+            self._spilled[device] = self._shared.folder("memory")
+            remember(self._spilled[device], device, memory)
+            return
+        self._memories[device] = memory
+        self._bytes += sum(vector.nbytes for vector in memory.values()) if new else 0
 
     def memories(self) -> Iterable[tuple[int, Memory]]:
         """What each device remembers."""
-        return list(self._memories.items())
+        return ((device, self._recall(device)) for device in sorted([*self._memories, *self._spilled]))
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
-        self._memories = dict(memories)
+        self._memories, self._spilled, self._bytes = {}, {}, 0
+        for device, memory in memories:
+            self._remember(device, memory)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Remove what devices remember."""
+        self._shared.close()
 
 
 @contextmanager

@@ -58,9 +58,9 @@ class SharedFolder:
         copy.copy_(tensor)
         return mapped, copy
 
-    def folder(self, name: str) -> Path:
-        """A private subfolder, for what is shared as files."""
-        path = self._home(None) / name
+    def folder(self, name: str, *, in_memory: bool = False) -> Path:
+        """A private subfolder, for what is shared as files: on disk, or in memory where there are files in memory."""
+        path = self._home(_memory_files() if in_memory else None) / name
         path.mkdir(exist_ok=True)
         return path
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,12 +20,9 @@ from ..local import Devices
 from ..methods import make_method
 from ..models import make_model
 from ..settings import BadInput
-from ..tensors import load_tensors, save_tensors
 from ..types import Task
+from .memories import recall, remember
 from .shared import Mapped
-
-if TYPE_CHECKING:
-    from ..types import Memory
 
 
 class Worker:
@@ -52,32 +49,20 @@ class Worker:
         self._uploads = method.uploads
         self._sent = {name: Mapped(**mapped).open() for name, mapped in setup["sent"].items()}
         self._replies = Mapped(**setup["replies"]).open()
-        self._memory = Path(setup["memory"])
 
     def work(self, message: dict[str, Any]) -> dict[str, Any]:
         """One task: the numbers come in the message, the vectors stand in shared memory."""
-        slot, shared = message.pop("slot"), message.pop("shared")
+        slot, shared, home = message.pop("slot"), message.pop("shared"), Path(message.pop("home"))
         task = Task(**message, w=self._sent["w"], shared={name: self._sent[name] for name in shared})
-        update, memory = self._devices.work(task, recall(self._memory, task.device))
+        update, memory = self._devices.work(task, recall(home, task.device))
         if memory:
-            remember(self._memory, task.device, memory)
+            remember(home, task.device, memory)
         vectors = [update.delta, *(update.extra[name] for name in self._uploads)]
         vectors += [update.truth] if update.truth is not None else []
         for row, vector in enumerate(vectors):
             self._replies[slot, row, : len(vector)].copy_(vector)
         numbers = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
         return {**numbers, "delta": None, "extra": None, "truth": update.truth is not None}
-
-
-def recall(folder: Path, device: int) -> Memory:
-    """What a device remembers."""
-    file = folder / f"{device}.safetensors"
-    return load_tensors(file)[0] if file.exists() else {}
-
-
-def remember(folder: Path, device: int, memory: Memory) -> None:
-    """Keep what a device remembers."""
-    save_tensors(folder / f"{device}.safetensors", memory)
 
 
 def main() -> None:

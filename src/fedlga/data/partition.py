@@ -1,4 +1,7 @@
-"""Who holds what: ways to deal the training data to devices. Each example goes to exactly one device."""
+"""Who holds what: ways to deal the training data to devices. Each example goes to exactly one device.
+
+Or, for federations larger than their data, each device draws examples of its own, and devices may share some.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,25 @@ PARTITIONS = ("classes", "dirichlet", "iid", "quantity")
 
 
 def partition(
-    kind: str, labels: Array, devices: int, seed: int, *, classes: int, classes_per_device: int, alpha: float
+    kind: str,
+    labels: Array,
+    devices: int,
+    seed: int,
+    *,
+    classes: int,
+    classes_per_device: int,
+    alpha: float,
+    examples: int = 0,
 ) -> list[Part]:
-    """Deal the rows of `labels` to `devices` devices."""
-    if devices > len(labels):
-        raise BadInput(f"devices: got {devices}; the dataset has {len(labels)} examples, and each device needs one")
+    """Deal the rows of `labels` to `devices` devices, or let each draw `examples` of them."""
     rng = generator(seed, Stream.PARTITION)
+    if examples:
+        return drawn(kind, labels, devices, rng, classes=classes, per_device=classes_per_device, examples=examples)
+    if devices > len(labels):
+        raise BadInput(
+            f"devices: got {devices}; the dataset has {len(labels)} examples, and each device needs one "
+            "(or set examples_per_device, and devices share them)"
+        )
     if kind == "classes":
         return by_classes(labels, devices, rng, classes=classes, per_device=classes_per_device)
     if kind == "dirichlet":
@@ -33,6 +49,25 @@ def partition(
     if kind == "iid":
         return [np.sort(part) for part in np.array_split(order, devices)]
     return cut(order, rng.dirichlet(np.full(devices, alpha)))
+
+
+def drawn(
+    kind: str, labels: Array, devices: int, rng: np.random.Generator, *, classes: int, per_device: int, examples: int
+) -> list[Part]:
+    """Each device draws its own: from all data, or from `per_device` classes of its own choice, evenly."""
+    if kind not in ("classes", "iid"):
+        raise BadInput(f"examples_per_device: got {examples}; it goes with partition classes or iid, not {kind}")
+    if kind == "iid":
+        return list(np.sort(rng.integers(0, len(labels), (devices, examples)), axis=1))
+    if examples < per_device:
+        raise BadInput(f"examples_per_device: got {examples}; it takes at least one for each of {per_device} classes")
+    by_class = np.argsort(labels, kind="stable")
+    held = np.bincount(labels, minlength=classes)
+    starts = np.cumsum(held) - held
+    chosen = np.argsort(rng.random((devices, classes)), axis=1)[:, :per_device]
+    which = np.take_along_axis(chosen, np.arange(examples)[None, :] % per_device + np.zeros((devices, 1), int), axis=1)
+    rows = by_class[starts[which] + (rng.random((devices, examples)) * held[which]).astype(int)]
+    return list(np.sort(rows, axis=1))
 
 
 def by_classes(labels: Array, devices: int, rng: np.random.Generator, *, classes: int, per_device: int) -> list[Part]:

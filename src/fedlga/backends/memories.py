@@ -1,0 +1,62 @@
+"""What devices remember from round to round, as files: the first of them in memory, the rest on disk.
+
+Only devices that took part have any. However many there are, main memory holds no more than the user allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..tensors import load_tensors, save_tensors
+from .shared import SharedFolder
+
+if TYPE_CHECKING:
+    from ..types import Memory
+
+
+def recall(folder: Path, device: int) -> Memory:
+    """What a device remembers."""
+    file = folder / f"{device}.safetensors"
+    return load_tensors(file)[0] if file.exists() else {}
+
+
+def remember(folder: Path, device: int, memory: Memory) -> None:
+    """Keep what a device remembers."""
+    save_tensors(folder / f"{device}.safetensors", memory)
+
+
+class Homes:
+    """Which folder keeps which device's memory. A device keeps its home, whoever writes to it."""
+
+    def __init__(self, shared: SharedFolder, limit: float) -> None:
+        """`limit`: bytes to keep in memory, give or take what one round brings."""
+        self._fast, self._slow = shared.folder("memory", in_memory=True), shared.folder("memory-on-disk")
+        self._limit, self._bytes = limit, 0
+        self._homes: dict[int, Path] = {}
+
+    def of(self, device: int) -> Path:
+        """The folder a device's memory is in, or is to go to."""
+        return self._homes.get(device, self._fast if self._bytes < self._limit else self._slow)
+
+    def kept(self, device: int, home: Path) -> None:
+        """Take note of a memory that was written, if it was."""
+        file = home / f"{device}.safetensors"
+        if device not in self._homes and file.exists():
+            self._homes[device] = home
+            self._bytes += file.stat().st_size if home == self._fast else 0
+
+    def items(self) -> Iterator[tuple[int, Memory]]:
+        """Everyone's, by device."""
+        return ((device, recall(self._homes[device], device)) for device in sorted(self._homes))
+
+    def refill(self, memories: Iterable[tuple[int, Memory]]) -> None:
+        """Forget everything, and keep these."""
+        for device, home in self._homes.items():
+            (home / f"{device}.safetensors").unlink(missing_ok=True)
+        self._homes, self._bytes = {}, 0
+        for device, memory in memories:
+            home = self.of(device)
+            remember(home, device, memory)
+            self.kept(device, home)
