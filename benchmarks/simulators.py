@@ -1,0 +1,240 @@
+"""Seconds a round, ours and other simulators': the same federation, data, partition and cohorts, in one run.
+
+    make bench                                                    # everything: an hour or so
+    .venv/bin/python benchmarks/simulators.py --workloads batches --peers ours,bare --repetitions 3
+
+Each peer runs in an environment of its own, made on first use under benchmarks/.work. A peer that cannot be installed
+or cannot run is listed with the reason. Nothing else should run beside it. Writes simulators.csv, simulators.md and
+simulators.png/.svg into --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+WORK = HERE / ".work"
+SIMULATORS = ("ours", "ours-general", "bare", "flower", "pfl", "fluke", "fedjax")
+NAMES = {"ours": "fedlga", "ours-general": "fedlga, general path", "bare": "bare PyTorch loop"}
+NAMES |= {"flower": "Flower on Ray", "pfl": "pfl-research", "fluke": "fluke", "fedjax": "FedJAX"}
+# The paper's federation: 50 devices of two classes, 10 a round, 5 units. ResNet's evaluation is kept out of the way.
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "epochs": {"dataset": "fashion-mnist", "model": "mlp", "steps_per_unit": 0, "rounds": 5, "lr": 0.01},
+    "batches": {"dataset": "fashion-mnist", "model": "mlp", "steps_per_unit": 1, "rounds": 40, "lr": 0.01},
+    "resnet20": {
+        "dataset": "cifar-10",
+        "model": "resnet20",
+        "steps_per_unit": 1,
+        "rounds": 5,
+        "lr": 0.01,
+        "tests": 100,
+    },
+}
+TITLES = {
+    "epochs": "epoch rounds, MLP: 6,000 steps, evaluation on 10,000 images",
+    "batches": "batch rounds, MLP: 50 steps, evaluation on 10,000 images",
+    "resnet20": "batch rounds, ResNet-20: 50 steps, evaluation on 100 images",
+}
+WARM = 1  # rounds that do not count: the first holds imports, loading and compiling
+
+
+def job_of(workload: str) -> Path:
+    """Write the data and the job of a workload, as fedlga would deal and draw them, for everybody."""
+    from fedlga.data.datasets import cache_folder, load
+    from fedlga.data.partition import partition
+    from fedlga.draws import Stream, generator
+
+    settings = WORKLOADS[workload]
+    data = load(settings["dataset"], cache_folder(None), normalise=True)
+    labels = data.train_labels.numpy()
+    parts = partition("classes", labels, 50, 0, classes=10, classes_per_device=2, alpha=0.5)
+    cohorts = [generator(0, Stream.SAMPLE, r).choice(50, size=10, replace=False) for r in range(settings["rounds"])]
+    tests = slice(settings.get("tests"))
+    arrays = {
+        "train_images": data.train_images.numpy(),
+        "train_labels": labels,
+        "test_images": data.test_images[tests].numpy(),
+        "test_labels": data.test_labels[tests].numpy(),
+        "part_rows": np.concatenate(parts),
+        "part_ends": np.cumsum([len(part) for part in parts]),
+        "cohorts": np.array(cohorts),
+    }
+    file = WORK / f"{workload}.npz"
+    np.savez(file, **arrays)
+    job = {"data": str(file), "cohort": 10, "units": 5, "batch_size": 10, "workers": 2, "seed": 0}
+    job |= {name: settings[name] for name in ("rounds", "steps_per_unit", "lr", "model")}
+    path = WORK / f"{workload}.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def python_of(peer: str) -> tuple[str | None, str]:
+    """The python to run a peer with, or why there is none."""
+    if peer in ("ours", "ours-general", "bare"):
+        return sys.executable, ""
+    command = [sys.executable, str(HERE / "peers" / "environments.py"), peer, str(WORK / peer)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    reason = (made.stderr.strip().splitlines() or ["?"])[-1]
+    return (made.stdout.strip(), "") if made.returncode == 0 else (None, f"not installed: {reason}")
+
+
+def measured(peer: str, python: str, job: Path) -> dict[str, Any] | str:
+    """One run of a peer: what it wrote, or why it did not."""
+    out = WORK / f"{peer}.out.json"
+    out.unlink(missing_ok=True)
+    script = HERE / "peers" / f"{peer.removesuffix('-general')}.py"
+    environment = {**os.environ, "FAST": "0" if peer == "ours-general" else "1"}
+    command = [python, str(script), str(job), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=WORK)  # noqa: S603
+    if done.returncode or not out.exists():
+        return f"failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}"
+    return json.loads(out.read_text())
+
+
+def table(workloads: list[str], peers: list[str], repetitions: int) -> list[dict[str, Any]]:
+    """Run everything, one repetition of all peers after the other."""
+    rows: list[dict[str, Any]] = []
+    pythons = {peer: python_of(peer) for peer in peers}
+    for workload in workloads:
+        job = job_of(workload)
+        runs: dict[str, list[dict[str, Any]]] = {peer: [] for peer in peers}
+        notes = {peer: reason for peer, (_, reason) in pythons.items()}
+        for repetition in range(repetitions):
+            for peer in peers:
+                python = pythons[peer][0]
+                if python is None or notes[peer] or (workload == "resnet20" and peer not in SIMULATORS[:3]):
+                    continue
+                found = measured(peer, python, job)
+                if isinstance(found, str):
+                    notes[peer] = found
+                else:
+                    runs[peer].append(found)
+                print(f"{workload} {repetition + 1}/{repetitions} {NAMES[peer]}: {_said(found)}", flush=True)
+        rows += [_row(workload, peer, runs, notes[peer]) for peer in peers if runs[peer] or notes[peer]]
+    return rows
+
+
+def _steady(run: dict[str, Any]) -> float:
+    return statistics.median(r["seconds"] for r in run["rounds"][WARM:])
+
+
+def _said(found: dict[str, Any] | str) -> str:
+    if isinstance(found, str):
+        return found
+    return f"{_steady(found):.3f} s a round, first done after {found['first_round_seconds']:.1f} s"
+
+
+def _row(workload: str, peer: str, runs: dict[str, list[dict[str, Any]]], note: str) -> dict[str, Any]:
+    """One line of the table. A ratio compares runs of the same repetition."""
+    seconds = [_steady(run) for run in runs[peer]]
+    ratios = [_steady(run) / _steady(ours) for run, ours in zip(runs[peer], runs.get("ours", []), strict=False)]
+    versions = runs[peer][0]["versions"] if runs[peer] else {}
+    return {
+        "workload": workload,
+        "simulator": NAMES[peer],
+        "versions": " ".join(f"{name} {version}" for name, version in versions.items() if name != "python"),
+        "repetitions": len(seconds),
+        "seconds": statistics.median(seconds) if seconds else None,
+        "seconds_min": min(seconds, default=None),
+        "seconds_max": max(seconds, default=None),
+        "ratio": statistics.median(ratios) if ratios else None,
+        "ratio_min": min(ratios, default=None),
+        "ratio_max": max(ratios, default=None),
+        "first_round_seconds": statistics.median(r["first_round_seconds"] for r in runs[peer]) if runs[peer] else None,
+        "accuracy": runs[peer][0]["rounds"][-1]["accuracy"] if runs[peer] else None,
+        "note": note,
+    }
+
+
+def write(rows: list[dict[str, Any]], out: Path, command: str) -> None:
+    """The table as CSV and Markdown, and the figure."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "simulators.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = [f"`{command}` on {datetime.date.today().isoformat()}, {machine()}.", ""]
+    for workload in dict.fromkeys(row["workload"] for row in rows):
+        lines += [
+            f"**{TITLES[workload]}**",
+            "",
+            "| simulator | seconds a round | times ours | first round after | accuracy |",
+        ]
+        lines += ["|---|---|---|---|---|"]
+        for row in (row for row in rows if row["workload"] == workload):
+            if row["seconds"] is None:
+                lines.append(f"| {row['simulator']} | {row['note']} | | | |")
+                continue
+            spread = f"{row['seconds']:.3f} ({row['seconds_min']:.3f} to {row['seconds_max']:.3f})"
+            ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})" if row["ratio"] else ""
+            first = f"{row['first_round_seconds']:.1f} s"
+            lines.append(f"| {row['simulator']} | {spread} | {ratio} | {first} | {row['accuracy']:.1%} |")
+        lines.append("")
+    (out / "simulators.md").write_text("\n".join(lines))
+    draw(rows, out)
+
+
+def draw(rows: list[dict[str, Any]], out: Path) -> None:
+    """Bars of seconds a round, a panel a workload."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    figure, axes = plt.subplots(len(workloads), 1, figsize=(7, 1 + 2.2 * len(workloads)), squeeze=False)
+    for axis, workload in zip(axes[:, 0], workloads, strict=True):
+        shown = [row for row in rows if row["workload"] == workload and row["seconds"]]
+        middle = [row["seconds"] for row in shown]
+        ends = [
+            [row["seconds"] - row["seconds_min"] for row in shown],
+            [row["seconds_max"] - row["seconds"] for row in shown],
+        ]
+        colours = ["#0072B2" if row["simulator"].startswith("fedlga") else "#999999" for row in shown]
+        axis.barh([row["simulator"] for row in shown], middle, xerr=ends, color=colours, capsize=2)
+        axis.invert_yaxis()
+        axis.set_xlabel("seconds a round")
+        axis.set_title(TITLES[workload], fontsize=9, loc="left")
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        figure.savefig(out / f"simulators.{kind}", dpi=150)
+
+
+def machine() -> str:
+    """What it ran on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}"
+
+
+def main() -> None:
+    """Read the options, run, write."""
+    parser = argparse.ArgumentParser(description="Seconds a round, ours and other simulators'.")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--peers", default=",".join(SIMULATORS))
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "simulators")
+    given = parser.parse_args()
+    WORK.mkdir(exist_ok=True)
+    (WORK / ".gitignore").write_text("*\n")
+    rows = table(given.workloads.split(","), given.peers.split(","), given.repetitions)
+    write(rows, given.out, " ".join(["python", "benchmarks/simulators.py", *sys.argv[1:]]))
+    print((given.out / "simulators.md").read_text())
+
+
+if __name__ == "__main__":
+    main()
