@@ -1,11 +1,12 @@
 # make run      sets up everything and trains a joint model with FedLGA on unequal devices
 # make test     sets up everything and runs the tests
 # make check    lint, formatting, types and tests
+# make bench    seconds a round, ours and other simulators': an hour, and the machine to itself
 # make test-sources   fetches the real datasets from every source it can reach and compares them
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup run test check lint types test-sources clean
+.PHONY: setup run test check lint types bench test-sources clean
 
 setup: .venv/ready
 
@@ -29,6 +30,11 @@ types: setup
 	$(BIN)/pyright
 
 check: lint types test
+
+bench: setup
+	$(BIN)/python benchmarks/simulators.py
+	$(BIN)/python benchmarks/aggregator.py --out results/aggregator/aggregator.csv
+	$(BIN)/python benchmarks/growth.py
 
 test-sources: setup
 	$(BIN)/python -m pytest -m sources -n 0

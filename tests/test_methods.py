@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import by_hand
-from federations import close, play, quadratics
+from federations import close, play, quadratics, update
+from fedlga.methods.base import mean_delta
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.feddyn import FedDyn
 from fedlga.methods.fedlga import FedLGA
@@ -38,6 +41,14 @@ from fedlga.stragglers import Complete
 )
 def test_by_hand(check, cls):
     check(cls)
+
+
+@pytest.mark.parametrize("count", [3, 70_000, 318_010])
+def test_the_mean_of_a_list_is_that_of_a_stream_to_the_last_bit(count):
+    """One goes through the updates in blocks, the other one by one; an audit turns streams into lists."""
+    deltas = torch.randn(7, count, generator=torch.Generator().manual_seed(1))
+    updates = [replace(update(d, [0.0]), delta=v, weight=1.7 + d, scale=1 + 0.3 * d) for d, v in enumerate(deltas)]
+    assert torch.equal(mean_delta(updates), mean_delta(iter(updates)))
 
 
 def test_every_method_meets_the_same_devices_stragglers_batches_and_starting_weights():

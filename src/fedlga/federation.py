@@ -64,16 +64,12 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
         # Streams: updates are averaged as they arrive, and held only by whoever needs them together.
         sent, used = list[Update](), list[Update]()
         arriving = noted((weighed(f, u, drawn[u.device]) for u in f.backend.run(tasks)), sent)
-        held = list(arriving) if f.audit else []
-        answer = f.policy.answer(server, held if f.audit else arriving)
+        whole = list(arriving) if f.audit else arriving
+        answer = f.policy.answer(server, whole)
         chosen = list(answer.updates) if f.audit else answer.updates
-        audit = measured(held, list(chosen)) if f.audit else None
+        audit = measured(list(whole), list(chosen)) if f.audit else None
         server = replace(server, round=server.round + 1, memory={**server.memory, **(answer.memory or {})})
-        if isinstance(chosen, list):
-            used += [u.light() for u in chosen]
-            server = f.method.aggregate(server, chosen) if chosen else server
-        elif (first := next(averaged := noted(chosen, used), None)) is not None:
-            server = f.method.aggregate(server, chain([first], averaged))
+        server = aggregated(f, server, chosen, used)
 
         note = answer.note or (None if used else nothing_used(efforts))
         diverged = not bool(torch.isfinite(server.w).all())
@@ -110,6 +106,16 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
         )
         if diverged:
             return
+
+
+def aggregated(f: Federation, server: Server, updates: Iterable[Update], used: list[Update]) -> Server:
+    """What the method makes of the updates, if there are any; they are noted in `used`."""
+    if isinstance(updates, list):
+        used += [u.light() for u in updates]
+        return f.method.aggregate(server, updates) if updates else server
+    stream = noted(updates, used)
+    first = next(stream, None)
+    return server if first is None else f.method.aggregate(server, chain([first], stream))
 
 
 def noted(updates: Iterable[Update], notes: list[Update]) -> Iterator[Update]:
