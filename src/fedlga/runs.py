@@ -266,7 +266,8 @@ def _close(folder: Path, e: Experiment, server: Server, records: Sequence[Record
     simulation.model.vector.copy_(server.w)
     state = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
     save_tensors(folder / "model.safetensors", state)
-    write_atomically(folder / "summary.json", json.dumps(summary(e, records), indent=2) + "\n")
+    found = {**summary(e, records), "compiled": simulation.devices.kernel is not None}  # whose last bits are its own
+    write_atomically(folder / "summary.json", json.dumps(found, indent=2) + "\n")
 
 
 def save_checkpoint(folder: Path, server: Server, backend: Backend) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -97,10 +98,10 @@ def compiled() -> Any | None:
 
 def _built() -> Path:
     """The compiled file. Its name holds all it depends on: the source, the compiler and this kind of processor."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    compiler = shlex.split(os.environ.get("CC", "")) or [c for c in ("cc", "gcc", "clang") if shutil.which(c)][:1]
+    if not compiler:
         raise FileNotFoundError("no C compiler")
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout  # noqa: S603
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=60).stdout  # noqa: S603
     parts = (SOURCE.read_bytes(), version, " ".join(FLAGS).encode(), _processor().encode())
     name = f"mlp-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedlga" / "kernels"
@@ -108,7 +109,7 @@ def _built() -> Path:
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder) as half:
-            command = [compiler, *FLAGS, "-o", str(Path(half) / name), str(SOURCE), "-lm"]
+            command = [*compiler, *FLAGS, "-o", str(Path(half) / name), str(SOURCE), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=300)  # noqa: S603
             (Path(half) / name).replace(file)
     return file
