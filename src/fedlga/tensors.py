@@ -22,8 +22,8 @@ def save_tensors(path: Path, vectors: Memory, metadata: Mapping[str, str] | None
 def load_tensors(path: Path) -> tuple[Memory, dict[str, str]]:
     """What `save_tensors` wrote: the vectors and the metadata.
 
-    Copies, which lie where torch puts tensors of its own: dot products depend on that in their last bit, and a run that is
-    resumed from a file must not differ from one that was not.
+    Copies, which lie where torch puts tensors of its own: dot products depend on that in their last bit, and a run that
+    is resumed from a file must not differ from one that was not.
     """
     from safetensors import safe_open  # pyright: ignore[reportUnknownVariableType]
 
