@@ -120,6 +120,28 @@ def test_where_devices_agree_with_each_other_and_not_with_themselves_they_are_co
     assert scales == pytest.approx([1.270, 1.293], abs=0.001)
 
 
+def test_noise_is_nobodys_common_signal():
+    """Random updates agree with nothing; by chance some cosines are above 0 and some below."""
+    rng = np.random.default_rng(3)
+    memory = {}
+    for _ in range(20):
+        steps = [10, 20, 30, 40] * 3
+        updates = [
+            replace(
+                update(d, [0.0], s, 40), delta=torch.from_numpy(rng.standard_normal(500).astype(np.float32)) * s**0.9
+            )
+            for d, s in enumerate(steps)
+        ]
+        learned = trusted(memory, updates, looks(updates), 0.95)
+        memory |= learned.memory
+        p = learned.growth
+        share = max(1 - 20 / 20, 2 * p - 1)
+        streak = max(1, int(memory["heard"][1, 1]) - 1)
+        q = min(1.0, (2 * p - (1 - share)) / (2 * share))
+        expected = 1 + streak * share / (streak * share + 1 - share) * (2**q - 1)
+        assert learned.of(updates[1]) == pytest.approx(expected)
+
+
 def test_scatter_is_not_taken_for_growth():
     # Sizes that have nothing to do with steps: the slope of few points is anything, and one standard error less is not.
     rng = np.random.default_rng(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,6 +37,12 @@ def test_the_first_stay_in_memory_and_the_rest_go_to_disk(shared):
     assert places[0] == places[1] == places[2] != places[3] == places[4]
     assert [float(memory["control"][0]) for _, memory in homes.items()] == [0, 1, 2, 3, 4]
     assert keep(homes, 1, 1000) == places[1], "a device keeps its home"
+
+
+def test_where_memory_files_have_no_room_everything_goes_to_disk(shared, monkeypatch):
+    monkeypatch.setattr("fedlga.backends.memories.shutil.disk_usage", lambda path: SimpleNamespace(total=100, free=20))
+    homes = Homes(shared, limit=math.inf)
+    assert keep(homes, 0, 10).name == "memory-on-disk"
 
 
 def test_devices_that_remember_nothing_take_no_room(shared):

@@ -43,6 +43,13 @@ def test_by_hand(check, cls):
     check(cls)
 
 
+def test_notes_of_an_update_hold_no_vector():
+    noted = replace(update(0, [1.0, 2.0]), extra={"control": torch.ones(2)}, truth=torch.ones(2)).light()
+    assert noted.delta.untyped_storage().nbytes() == 0
+    assert not noted.extra
+    assert noted.truth is None
+
+
 @pytest.mark.parametrize("count", [3, 70_000, 318_010])
 def test_the_mean_of_a_list_is_that_of_a_stream_to_the_last_bit(count):
     """One goes through the updates in blocks, the other one by one; an audit turns streams into lists."""

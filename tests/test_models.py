@@ -71,6 +71,14 @@ def test_a_users_own_model():
     assert len(model.vector) == 64 * 16 + 16 + 16 * 10 + 10
 
 
+def test_a_model_that_cannot_take_channels_last_trains_all_the_same():
+    model = make_model("models_for_tests:with_a_view", (1, 8, 8), 10, 0)
+    for _ in range(2):
+        model.module(torch.randn(3, 1, 8, 8)).sum().backward()
+    assert model.gradient.abs().sum() > 0
+    assert torch.equal(model.vector[:36], model.module.convolution.weight.reshape(-1))
+
+
 def test_frozen_layers_stay_out_of_the_vector():
     model = make_model("models_for_tests:with_a_frozen_layer", (1, 8, 8), 10, 0)
     assert len(model.vector) == 16 + 16 * 10 + 10

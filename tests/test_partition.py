@@ -102,6 +102,8 @@ def test_devices_may_draw_examples_of_their_own(kind, devices, each, per_device)
         ({"devices": 601}, "devices: got 601; the dataset has 600 examples"),
         ({"devices": 400, "per_device": 2}, "class 0 has 60 examples for 80 devices"),
         ({"kind": "dirichlet", "each": 5}, "examples_per_device: got 5; it goes with partition classes or iid"),
+        ({"each": 30, "per_device": 11}, "classes_per_device: got 11; it takes at most the 10 classes"),
+        ({"each": 30, "labels": np.arange(90) % 9}, "class 9 has no examples to draw from"),
         ({"each": 1}, "examples_per_device: got 1; it takes at least one for each of 2 classes"),
     ],
 )

@@ -18,7 +18,7 @@ from fedlga import runs
 from fedlga.experiment import Experiment, preset
 from fedlga.models import make_model
 from fedlga.settings import BadInput
-from fedlga.tensors import load_tensors
+from fedlga.tensors import load_tensors, save_tensors
 
 SMALL = preset("digits").changed({"rounds": 6, "steps_per_epoch": 1, "lr": 0.1, "target": 0.3})
 
@@ -297,3 +297,12 @@ def test_local_momentum_decay_and_sizes_go_through_every_method():
         assert last.accuracy is not None
         assert last.accuracy > 0.3, method
         assert last.lr == pytest.approx(0.02 * 0.95**7)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_not_misread(tmp_path):
+    fedlga.run(SMALL.changed({"rounds": 2}), tmp_path / "run")
+    file = tmp_path / "run" / "checkpoint" / "server.safetensors"
+    vectors, metadata = load_tensors(file)
+    save_tensors(file, vectors, {"round": metadata["round"]})
+    with pytest.raises(BadInput, match="is of an earlier version; start the run again"):
+        list(runs.recorded(runs.resumable(tmp_path / "run", {"rounds": 3}), tmp_path / "run", resume=True))

@@ -52,6 +52,7 @@ DEVICES = 1024  # whose sketches are kept: those heard of last
 NOISY_STEPS = 20  # an update of so few steps may be all noise
 LEAST_SHARE = 0.1  # of signal: an update with less is left alone
 MORE_SHARED = 2.0  # times as much agreement with each other as with themselves: devices have one signal
+LEAST_SHARED = 0.05  # and at least this much, which no noise reaches
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def trusted(memory: Memory, updates: Sequence[Update], looks: Mapping[int, Look]
 
     slope = law.cautious
     agreed = _clamp(own / owns) if owns > 0 else 0.0
-    shared = owns > 0 and acrosses > 0 and across / acrosses > MORE_SHARED * agreed
+    common = across / acrosses if acrosses > 0 else 0.0
+    shared = owns > 0 and common > max(LEAST_SHARED, MORE_SHARED * agreed)
 
     def scale(u: Update) -> float:
         share = max(agreed**2, 1 - NOISY_STEPS / u.steps, 2 * slope - 1)

@@ -30,7 +30,7 @@ class Experiment:
     classes_per_device: int = setting(2, "P, for partition classes", least=1)
     partition_alpha: float = setting(0.5, "for partitions dirichlet and quantity: smaller is more unequal", above=0)
     examples_per_device: int = setting(
-        0, "drawn anew for each device, so that devices may share examples; 0: the data is dealt out", least=0
+        0, "drawn with replacement for each device, so devices may share; 0: the data is dealt out", least=0
     )
     # How
     method: str = setting("fedlga", "fedavg, fedprox, fednova, scaffold, feddyn, fedlga, or package.module:Class")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .types import Backend, Memory
 
 CHECKPOINT_SECONDS = 30.0  # what a killed run loses at most, and the round it was in
+LAYOUT = "2"  # of a checkpoint's vectors: what lies where, and what policies remember
 MAY_CHANGE = (
     "rounds",
     "target",
@@ -278,7 +279,7 @@ def save_checkpoint(folder: Path, server: Server, backend: Backend) -> None:
     shutil.rmtree(new, ignore_errors=True)
     (new / "devices").mkdir(parents=True)
     vectors = {"w": server.w, **{f"memory.{name}": vector for name, vector in server.memory.items()}}
-    save_tensors(new / "server.safetensors", vectors, {"round": str(server.round)})
+    save_tensors(new / "server.safetensors", vectors, {"round": str(server.round), "layout": LAYOUT})
     for device, memory in backend.memories():
         save_tensors(new / "devices" / f"{device}.safetensors", memory)
     shutil.rmtree(old, ignore_errors=True)
@@ -302,6 +303,8 @@ def load_checkpoint(folder: Path, start: Server, backend: Backend) -> Server:
         vectors, metadata = load_tensors(whole[0] / "server.safetensors")
     except Exception as error:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} is damaged ({error})") from error
+    if metadata.get("layout") != LAYOUT:
+        raise BadInput(f"--resume: the checkpoint in {str(folder)!r} is of an earlier version; start the run again")
     if vectors["w"].shape != start.w.shape:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} belongs to another model")
     backend.restore(memories())

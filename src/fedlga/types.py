@@ -58,7 +58,7 @@ class Update:
 
     def light(self) -> Update:
         """Without its vectors, for whoever only takes notes."""
-        return dataclasses.replace(self, delta=self.delta[:0], extra={}, truth=None)
+        return dataclasses.replace(self, delta=self.delta.new_empty(0), extra={}, truth=None)
 
 
 @dataclass(frozen=True)

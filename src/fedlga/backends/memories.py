@@ -5,8 +5,10 @@ Only devices that took part have any. However many there are, main memory holds 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..tensors import load_tensors, save_tensors
@@ -31,21 +33,26 @@ class Homes:
     """Which folder keeps which device's memory. A device keeps its home, whoever writes to it."""
 
     def __init__(self, shared: SharedFolder, limit: float) -> None:
-        """`limit`: bytes to keep in memory, give or take what one round brings."""
+        """`limit`: bytes to keep in memory, give or take a round's; fewer where there is no room."""
         self._fast, self._slow = shared.folder("memory", in_memory=True), shared.folder("memory-on-disk")
         self._limit, self._bytes = limit, 0
         self._homes: dict[int, Path] = {}
+        self._lock = Lock()
 
     def of(self, device: int) -> Path:
         """The folder a device's memory is in, or is to go to."""
-        return self._homes.get(device, self._fast if self._bytes < self._limit else self._slow)
+        if device in self._homes:
+            return self._homes[device]
+        room = shutil.disk_usage(self._fast)
+        return self._fast if self._bytes < self._limit and room.free > room.total / 4 else self._slow
 
     def kept(self, device: int, home: Path) -> None:
         """Take note of a memory that was written, if it was."""
         file = home / f"{device}.safetensors"
-        if device not in self._homes and file.exists():
-            self._homes[device] = home
-            self._bytes += file.stat().st_size if home == self._fast else 0
+        with self._lock:
+            if device not in self._homes and file.exists():
+                self._homes[device] = home
+                self._bytes += file.stat().st_size if home == self._fast else 0
 
     def items(self) -> Iterator[tuple[int, Memory]]:
         """Everyone's, by device."""

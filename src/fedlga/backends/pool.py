@@ -150,8 +150,11 @@ class Pool:
             waiting.put(slot)
         answers = [Future[dict[str, Any]]() for _ in tasks]
         with self._each_worker(lambda worker: self._drain(worker, tasks, waiting, answers)):
-            for slot, answer in enumerate(answers):
-                yield self._update(slot, answer.result())
+            try:
+                for slot, answer in enumerate(answers):
+                    yield self._update(slot, answer.result())
+            finally:  # nobody waits for the rest
+                _emptied(waiting)
 
     def _drain(
         self,
@@ -167,18 +170,17 @@ class Pool:
             except queue.Empty:
                 return
             task = tasks[slot]
-            numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
-            home = self._homes.of(task.device)
-            message = {"task": {**numbers, "slot": slot, "shared": list(task.shared), "home": str(home)}}
             try:
+                numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
+                home = self._homes.of(task.device)
+                message = {"task": {**numbers, "slot": slot, "shared": list(task.shared), "home": str(home)}}
                 numbers = self._workers.ask(worker, message)["update"]
                 self._homes.kept(task.device, home)
                 answers[slot].set_result(numbers)
             except BaseException as error:
                 answers[slot].set_exception(error)
-                with contextlib.suppress(queue.Empty):
-                    while True:
-                        answers[waiting.get_nowait()].set_exception(error)
+                for later in _emptied(waiting):
+                    answers[later].set_exception(error)
                 return
 
     def _update(self, slot: int, numbers: dict[str, Any]) -> Update:
@@ -213,12 +215,18 @@ class Pool:
 
     @contextlib.contextmanager
     def _each_worker(self, work: Callable[[int], None]) -> Generator[None]:
-        """Talk to all workers at once: a thread each, which mostly waits for its worker. At the end all are done."""
+        """Talk to all workers at once: a thread each, which mostly waits for its worker. At the end all are done.
+
+        But for an interrupt: whoever sends one wants to leave now, and the workers are ended on the way out.
+        """
         threads = [Thread(target=work, args=(worker,), daemon=True) for worker in range(len(self._workers))]
         for thread in threads:
             thread.start()
         try:
             yield
+        except KeyboardInterrupt:
+            threads = []
+            raise
         finally:
             for thread in threads:
                 thread.join()
@@ -234,3 +242,12 @@ class Pool:
     def close(self) -> None:
         """Remove the shared files; the workers belong to whoever started them."""
         self._shared.close()
+
+
+def _emptied(waiting: queue.SimpleQueue[int]) -> list[int]:
+    """What was left in a queue that others may be taking from."""
+    left: list[int] = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            left.append(waiting.get_nowait())
+    return left

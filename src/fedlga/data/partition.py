@@ -54,11 +54,15 @@ def partition(
 def drawn(
     kind: str, labels: Array, devices: int, rng: np.random.Generator, *, classes: int, per_device: int, examples: int
 ) -> list[Part]:
-    """Each device draws its own: from all data, or from `per_device` classes of its own choice, evenly."""
+    """Each device draws its own, with replacement: from all data, or evenly from `per_device` classes of its own."""
     if kind not in ("classes", "iid"):
         raise BadInput(f"examples_per_device: got {examples}; it goes with partition classes or iid, not {kind}")
     if kind == "iid":
         return list(np.sort(rng.integers(0, len(labels), (devices, examples)), axis=1))
+    if per_device > classes:
+        raise BadInput(f"classes_per_device: got {per_device}; it takes at most the {classes} classes of the dataset")
+    if len(empty := np.flatnonzero(np.bincount(labels, minlength=classes) == 0)):
+        raise BadInput(f"examples_per_device: class {empty[0]} has no examples to draw from")
     if examples < per_device:
         raise BadInput(f"examples_per_device: got {examples}; it takes at least one for each of {per_device} classes")
     by_class = np.argsort(labels, kind="stable")

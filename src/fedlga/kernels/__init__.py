@@ -43,7 +43,10 @@ class FusedMLP:
     @classmethod
     def fitting(cls, model: FlatModel) -> FusedMLP | None:
         """The kernel for a model, if it is one of Flatten, Linear, ReLU, Linear and the sizes are right."""
-        layers = list(model.module.children()) if isinstance(model.module, nn.Sequential) else []
+        # A subclass or a hook may do anything in between; a layer used twice would be a child only once.
+        layers = list(model.module) if type(model.module) is nn.Sequential else []
+        if any(vars(part)["_forward_hooks"] or vars(part)["_forward_pre_hooks"] for part in [model.module, *layers]):
+            return None
         if [type(layer) for layer in layers] != [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]:
             return None
         first, second = layers[1], layers[3]
@@ -88,7 +91,7 @@ def compiled() -> Any | None:
     """The function `train` of mlp.c; None where it cannot be had."""
     try:
         library = ctypes.CDLL(str(_built()))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError):  # no home folder, a CC that is no command
         return None
     train = library.train
     train.argtypes = [_POINTER] * 5 + [_COUNT] * 4 + [_NUMBER] * 3 + [_POINTER] * 3

@@ -84,14 +84,15 @@ INLINE void forward(const float *w, int64_t row, const float *x, float *z, int64
 }
 
 /* Fills z[b][classes] with the gradient of the mean loss by the scores; returns the mean loss. */
-static float softmax(float *z, const int64_t *labels, int64_t batch, int64_t classes) {
+static float softmax(float *z, const int64_t *labels, const int64_t *rows, int64_t batch, int64_t classes) {
     float loss = 0;
     for (int64_t b = 0; b < batch; b++) {
+        const int64_t label = labels[rows[b]];
         float *score = z + b * classes, top = score[0], total = 0;
         for (int64_t c = 1; c < classes; c++) top = score[c] > top ? score[c] : top;
         for (int64_t c = 0; c < classes; c++) total += expf(score[c] - top);
-        loss += logf(total) - (score[labels[b]] - top);
-        for (int64_t c = 0; c < classes; c++) score[c] = (expf(score[c] - top) / total - (c == labels[b])) / batch;
+        loss += logf(total) - (score[label] - top);
+        for (int64_t c = 0; c < classes; c++) score[c] = (expf(score[c] - top) / total - (c == label)) / batch;
     }
     return loss / batch;
 }
@@ -109,7 +110,7 @@ double train(float *w, const float *images, const int64_t *labels, const int64_t
         int64_t batch = ends[s] - (s ? ends[s - 1] : 0);
         most = batch > most ? batch : most;
     }
-    float *room = malloc(sizeof(float) * most * (2 * in + 2 * hidden + classes) + sizeof(int64_t) * most);
+    float *room = malloc(sizeof(float) * most * (2 * in + 2 * hidden + classes));
     if (!room) return -1;
     float *x = room, *before = x + most * in, *h = before + most * in, *blame = h + most * hidden,
           *scores = blame + most * hidden;
@@ -131,16 +132,13 @@ double train(float *w, const float *images, const int64_t *labels, const int64_t
         if (!batch) break;
 
         for (int64_t i = 0; i < batch * hidden; i++) h[i] = h[i] > 0 || h[i] != h[i] ? h[i] : 0; /* not-a-number stays */
-        int64_t label[batch];
-        for (int64_t b = 0; b < batch; b++) {
-            label[b] = labels[order[done + b]];
+        for (int64_t b = 0; b < batch; b++)
             for (int64_t c = 0; c < classes; c++) {
                 vec dot = {0};
                 for (int64_t j = 0; j < hidden; j += LANES) dot += AT(h + b * hidden + j) * AT(w + second + c * hidden + j);
                 scores[b * classes + c] = w[last + c] + sum(dot);
             }
-        }
-        loss += softmax(scores, label, batch, classes);
+        loss += softmax(scores, labels, order + done, batch, classes);
 
         for (int64_t b = 0; b < batch; b++)
             for (int64_t j = 0; j < hidden; j += LANES) {
