@@ -53,6 +53,7 @@ NOISY_STEPS = 20  # an update of so few steps may be all noise
 LEAST_SHARE = 0.1  # of signal: an update with less is left alone
 MORE_SHARED = 2.0  # times as much agreement with each other as with themselves: devices have one signal
 LEAST_SHARED = 0.05  # and at least this much, which no noise reaches
+DOUBT = 0.4  # two standard errors of one cosine with a device's last update: few returns prove nothing
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def trusted(memory: Memory, updates: Sequence[Update], looks: Mapping[int, Look]
     slope = law.cautious
     agreed = _clamp(own / owns) if owns > 0 else 0.0
     common = across / acrosses if acrosses > 0 else 0.0
-    shared = owns > 0 and common > max(LEAST_SHARED, MORE_SHARED * agreed)
+    most = own / owns + DOUBT / math.sqrt(owns) if owns > 0 else math.inf
+    shared = common > max(LEAST_SHARED, MORE_SHARED * most)
 
     def scale(u: Update) -> float:
         share = max(agreed**2, 1 - NOISY_STEPS / u.steps, 2 * slope - 1)
