@@ -118,8 +118,9 @@ def compared(plan: Plan, out: Path, data: Data, workers: Workers | None = None) 
         if not _finished(folder):
             for record in recorded(e, folder, resume=begun, data=data, workers=workers):
                 yield Step(e, number, record)
-        write(plan, out)
+            write(plan, out)
         yield Step(e, number, None)
+    write(plan, out)
 
 
 def table(plan: Plan, out: Path) -> list[dict[str, Any]]:
@@ -130,8 +131,9 @@ def table(plan: Plan, out: Path) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     first: dict[int, float] = {}
+    found = summaries(plan, out)
     for method, policy in plan.pairs():
-        runs = {s["seed"]: s for s in summaries(plan, out) if (s["method"], s["stragglers"]) == (method, policy)}
+        runs = {s["seed"]: s for s in found if (s["method"], s["stragglers"]) == (method, policy)}
         rounds = {seed: s["rounds_to_target"] for seed, s in runs.items() if s["rounds_to_target"] is not None}
         row: dict[str, Any] = {"method": method, "stragglers": policy, "seeds": len(runs), "reached": len(rounds)}
         for measure in MEASURES:
@@ -149,7 +151,7 @@ def table(plan: Plan, out: Path) -> list[dict[str, Any]]:
 def summaries(plan: Plan, out: Path) -> list[dict[str, Any]]:
     """The summaries of all runs that are done."""
     folders = [folder_of(out, e) for e in plan.experiments()]
-    return [read(folder).summary for folder in folders if _finished(folder)]
+    return [found for folder in folders if (found := _summary(folder)).get("finished")]
 
 
 def draw(plan: Plan, out: Path) -> list[Path]:
@@ -168,8 +170,12 @@ def draw(plan: Plan, out: Path) -> list[Path]:
 
 def _finished(folder: Path) -> bool:
     """Whether a run was brought to its end, its summary written."""
+    return bool(_summary(folder).get("finished"))
+
+
+def _summary(folder: Path) -> dict[str, Any]:
     file = folder / "summary.json"
-    return file.is_file() and json.loads(file.read_text(encoding="utf-8"))["finished"]
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def write(plan: Plan, out: Path) -> None:
