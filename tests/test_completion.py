@@ -168,10 +168,10 @@ def test_sketches_keep_inner_products():
     assert torch.equal(look(short).sketch, short)
 
 
-@pytest.mark.parametrize("count", [1, 4096, 4097, 262_144, 1_000_003])
+@pytest.mark.parametrize("count", [1, 4096, 4097, 4_194_304, 5_000_003])
 def test_an_update_is_looked_at_in_blocks_and_in_whole(count):
     delta = torch.linspace(-1, 1, count)
-    assert look(delta).size == pytest.approx(float(delta.double().norm()), rel=1e-5)
+    assert look(delta).size == pytest.approx(float(delta.double().norm()), rel=1e-4)
     assert look(delta, sketched=False).sketch is None
     rows = -(-count // SKETCH)
     signs = torch.from_numpy(np.random.default_rng(count // SKETCH).choice(np.array([-1.0, 1.0], np.float32), rows))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .types import Memory, Vector
 
 SKETCH = 4096  # numbers kept of an update
-LOOKED_AT = 64  # rows of so many parameters at a time: a megabyte
+LOOKED_AT = 1024  # rows of so many parameters at a time: smaller blocks cost more in calls than they save
 DEVICES = 1024  # whose sketches are kept: those heard of last
 NOISY_STEPS = 20  # an update of so few steps may be all noise
 LEAST_SHARE = 0.1  # of signal: an update with less is left alone
@@ -192,7 +192,7 @@ class Look:
 
 
 def look(delta: Vector, *, sketched: bool = True) -> Look:
-    """One pass over an update, in blocks that stay in the cache for the second thing asked of them.
+    """The length and the sketch of an update, in blocks that are still near for the second thing asked of them.
 
     The sketch is 4096 sums of parameters with random signs: parameter j goes to sum j mod 4096.
     """
