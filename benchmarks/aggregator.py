@@ -23,6 +23,7 @@ import torch
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.fedlga import FedLGA
 from fedlga.stragglers import Complete, Keep
+from fedlga.tensors import keep_freed_memory
 from fedlga.types import Server, Update
 
 REPETITIONS = 9
@@ -87,6 +88,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     rows: list[dict[str, float]] = []
+    keep_freed_memory()  # as a simulation does
+    torch.set_num_threads(1)
     print(f"{torch.get_num_threads()} threads, medians of {REPETITIONS} alternating repetitions")
     for parameters in map(int, given.parameters.split(",")):
         for count in map(int, given.updates.split(",")):

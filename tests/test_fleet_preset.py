@@ -7,10 +7,11 @@ import torch
 
 import fedlga
 from fedlga.data.partition import counts
+from fedlga.evaluation import Evaluator, Exam
 from fedlga.experiment import preset
 from fedlga.fleet import speeds_by_class
 from fedlga.settings import BadInput
-from fedlga.simulation import Evaluator, make_fleet, simulate
+from fedlga.simulation import make_fleet, simulate
 from fedlga.types import Evaluation
 
 ON_DIGITS = {"dataset": "digits", "devices": 20, "cohort": 5, "lr": 0.1, "backend": "serial", "rounds": 6}
@@ -57,16 +58,15 @@ def test_the_evaluation_by_hand():
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return scores + self.w
 
-    import numpy as np
-
-    parts = [np.array([0, 1]), np.array([2, 3])]
-    evaluator = Evaluator(preset("fleet"), FlatModel(Fixed()), data, parts, slow=[0])
+    held = torch.tensor([[2, 0, 0], [0, 1, 1]])
+    tests = Exam(FlatModel(Fixed()), data.test_images, data.test_labels)
+    evaluator = Evaluator(tests.scored, data.test_labels, held, slow=[0])
     found = evaluator(torch.zeros(1))
     assert isinstance(found, Evaluation)
     assert found.accuracy == 4 / 8
     assert found.accuracy_slow == pytest.approx(0.25)
     assert found.accuracy_worst == pytest.approx(0.25)  # the other device finds (1 + 1/2) / 2 = 0.75
-    assert Evaluator(preset("fleet"), FlatModel(Fixed()), data, parts, slow=[])(torch.zeros(1)).accuracy_slow is None
+    assert Evaluator(tests.scored, data.test_labels, held, slow=[])(torch.zeros(1)).accuracy_slow is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedlga import kernels
+from fedlga import completion, kernels
+from fedlga.completion import look
 from fedlga.experiment import preset
 from fedlga.local import Devices
 from fedlga.methods import make_method
@@ -57,7 +58,7 @@ def hooked(module):
 
 
 def test_there_is_a_compiler_here():
-    assert kernels.compiled() is not None, "the tests below would compare the plain path with itself"
+    assert kernels.mlp.compiled() is not None, "the tests below would compare the plain path with itself"
 
 
 @settings(max_examples=40, deadline=None)
@@ -142,9 +143,9 @@ def test_frozen_layers_and_other_losses_take_the_plain_path():
 def test_without_a_compiler_the_same_federation_runs(tmp_path):
     """In a process of its own, where no compiler is on the path and nothing was built before."""
     script = (
-        "from fedlga.experiment import preset; from fedlga.simulation import rounds; from fedlga import kernels;"
+        "from fedlga.experiment import preset; from fedlga.simulation import rounds; import fedlga.kernels as kernels;"
         "last = list(rounds(preset('digits').changed({'rounds': 3})))[-1];"
-        "print(kernels.compiled() is None, last.accuracy)"
+        "print(kernels.mlp.compiled() is None, last.accuracy)"
     )
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CC": "", "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
@@ -161,5 +162,33 @@ def test_a_compiler_that_fails_is_as_good_as_none(tmp_path, monkeypatch, said):
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert kernels.compiled.__wrapped__() is None
+    assert kernels.built.library.__wrapped__("mlp") is None
     assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(4097, 60_000), seed=st.integers(0, 9))
+def test_a_compiled_look_is_a_plain_one(size, seed):
+    delta = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    compiled = look(delta)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(completion, "looked", lambda *_: None)
+        plain = look(delta)
+    assert compiled.size == pytest.approx(plain.size, rel=1e-5)
+    torch.testing.assert_close(compiled.sketch, plain.sketch, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(1, 10_000), count=st.integers(1, 9), seed=st.integers(0, 9))
+def test_a_compiled_mean_is_a_plain_one(size, count, seed):
+    draws = torch.Generator().manual_seed(seed)
+    vectors = [torch.randn(size, generator=draws) for _ in range(count)]
+    counts = [0.5 + k for k in range(count)]
+    found = kernels.mean(vectors, counts, sum(counts))
+    wanted = sum(c * v.double() for c, v in zip(counts, vectors, strict=True)) / sum(counts)
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_vectors_it_cannot_read_are_left_to_torch():
+    assert kernels.mean([torch.zeros(10)[::2]], [1.0], 1.0) is None
+    assert kernels.mean([torch.zeros(3), torch.zeros(4)], [1.0, 1.0], 2.0) is None

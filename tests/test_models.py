@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from fedlga.models import FlatModel, cnn, make_model, mlp, resnet20
 from fedlga.settings import BadInput
@@ -109,3 +110,17 @@ def test_what_is_no_model(name, said):
 def test_an_unknown_model():
     with pytest.raises(BadInput, match="model: there is no 'resnet-20'; did you mean 'resnet20'"):
         make_model("resnet-20", (3, 32, 32), 10, 0)
+
+
+def test_what_the_loss_does_not_depend_on_has_no_gradient():
+    """One layer of two is used; torch.autograd.grad is what it must agree with."""
+    from fedlga.local import gradients
+
+    used, unused = nn.Linear(3, 2), nn.Linear(3, 2)
+    parameters = [*used.parameters(), *unused.parameters()]
+    images = torch.arange(6.0).view(2, 3)
+    found = gradients(used(images).square().sum(), parameters)
+    wanted = torch.autograd.grad(used(images).square().sum(), parameters, materialize_grads=True)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    assert not any(piece.any() for piece in found[2:])

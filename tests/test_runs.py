@@ -73,7 +73,7 @@ def test_the_saved_model_is_the_joint_model(tmp_path):
     model = make_model("mlp", (1, 8, 8), 10, seed=99)
     model.module.load_state_dict(weights(tmp_path / "run"))
     data = fedlga.simulation.load_data(SMALL)
-    right, _ = fedlga.simulation.predictions(model, model.vector.clone(), data.test_images, data.test_labels)
+    right, _ = fedlga.evaluation.Exam(model, data.test_images, data.test_labels).scored(model.vector.clone())
     assert int(right.sum()) / len(right) == done.records[-1].accuracy
 
 

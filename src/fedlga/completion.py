@@ -35,11 +35,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from .kernels import looked
 from .methods.base import effective_steps
 from .types import Update
 
@@ -192,24 +194,33 @@ class Look:
 
 
 def look(delta: Vector, *, sketched: bool = True) -> Look:
-    """The length and the sketch of an update, in blocks that are still near for the second thing asked of them.
+    """The length and the sketch of an update; without a compiler, in blocks still near for the second thing asked.
 
     The sketch is 4096 sums of parameters with random signs: parameter j goes to sum j mod 4096.
     """
     if len(delta) <= SKETCH:
         return Look(length(delta), delta.clone() if sketched else None)
     rows = len(delta) // SKETCH
-    signs = torch.from_numpy(np.random.default_rng(rows).choice(np.array([-1.0, 1.0], np.float32), rows + 1))
+    signs = _signs(rows)
     table, rest = delta[: rows * SKETCH].view(rows, SKETCH), delta[rows * SKETCH :]
-    sums, square = torch.zeros(SKETCH), float(torch.dot(rest, rest))
-    for start in range(0, rows, LOOKED_AT):
-        block = table[start : start + LOOKED_AT]
-        square += float(torch.dot(block.view(-1), block.view(-1)))
-        if sketched:
+    sums = torch.zeros(SKETCH)
+    square = looked(table, signs, sums)
+    if square is None:
+        square = 0.0
+        for start in range(0, rows, LOOKED_AT):
+            block = table[start : start + LOOKED_AT]
+            square += float(torch.dot(block.view(-1), block.view(-1)))
             sums.addmv_(block.t(), signs[start : start + len(block)])
+    square += float(torch.dot(rest, rest))
     sums[: len(rest)] += signs[rows] * rest
     size = math.sqrt(square) if math.isfinite(square) else 0.0
     return Look(size, sums if sketched else None)
+
+
+@lru_cache(maxsize=1)
+def _signs(rows: int) -> Vector:
+    """The same for every update of a size, of course: of different ones no two sketches could be compared."""
+    return torch.from_numpy(np.random.default_rng(rows).choice(np.array([-1.0, 1.0], np.float32), rows + 1))
 
 
 def length(vector: Vector) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +73,7 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
         server = aggregated(f, server, chosen, used)
 
         note = answer.note or (None if used else nothing_used(efforts))
-        diverged = not bool(torch.isfinite(server.w).all())
+        diverged = not all_finite(server.w)
         if diverged:
             note = "the weights are no longer finite numbers: the run stops here"
         due = server.round % f.evaluate_every == 0 or server.round == until or diverged
@@ -123,6 +124,11 @@ def noted(updates: Iterable[Update], notes: list[Update]) -> Iterator[Update]:
     for u in updates:
         notes.append(u.light())
         yield u
+
+
+def all_finite(w: Vector) -> bool:
+    """Whether weights are numbers. A sum is quick, and a finite one settles it; one of huge numbers may not be."""
+    return math.isfinite(float(w.sum())) or bool(torch.isfinite(w).all())
 
 
 def nothing_used(efforts: Sequence[Effort]) -> str:

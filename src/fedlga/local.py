@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -80,9 +80,9 @@ class Devices:
         """Images and labels, a batch a step, as the model gets them."""
         rng = self.draws(task)
         for rows in self.rows(task, rng):
-            images = self.images[rows]
+            images = self.images.index_select(0, rows)
             images = crop_and_flip(images, rng) if self.augment else images
-            yield resized(images, self.resize), self.labels[rows]
+            yield resized(images, self.resize), self.labels.index_select(0, rows)
 
     def draws(self, task: Task) -> np.random.Generator:
         """What a task's batches are drawn with: the same whatever the method."""
@@ -97,8 +97,7 @@ class Devices:
         def endless() -> Iterator[torch.Tensor]:
             while True:
                 order = torch.from_numpy(rng.permutation(self.parts[task.device]))
-                for start in range(0, len(order), self.batch_size):
-                    yield order[start : start + self.batch_size]
+                yield from order[: task.steps * self.batch_size].split(self.batch_size)
 
         return islice(endless(), task.steps)
 
@@ -118,13 +117,18 @@ def sgd(
     """
     w, gradient = model.vector, model.gradient
     w.copy_(task.w)
+    plain = not (local.pull or clip or task.momentum) and local.constant is None
     velocity = torch.zeros_like(w) if task.momentum else None
     moved = torch.empty_like(w) if local.pull else None
-    total, steps = torch.zeros(()), 0
+    losses: list[torch.Tensor] = []
     for images, labels in batches:
-        gradient.zero_()
         loss = model.criterion(model.module(images), labels)
-        loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        pieces = gradients(loss, model.parameters)
+        losses.append(loss.detach())
+        if plain:  # nothing else looks at the gradient: spare gathering it
+            torch._foreach_add_(model.weights, pieces, alpha=-task.lr)  # pyright: ignore
+            continue
+        torch._foreach_copy_(model.gradients, pieces)  # pyright: ignore
         if local.constant is not None:
             gradient.add_(local.constant)
         if moved is not None:
@@ -134,9 +138,21 @@ def sgd(
             gradient.mul_(min(1.0, clip / (norm + 1e-6)))
         step = gradient if velocity is None else velocity.mul_(task.momentum).add_(gradient)
         w.add_(step, alpha=-task.lr)
-        total += loss.detach()
-        steps += 1
-    return w - task.w, steps, (total / max(steps, 1)).item()
+    return w - task.w, len(losses), torch.stack(losses).mean().item() if losses else 0.0
+
+
+_ONE = torch.ones(())
+
+
+def gradients(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """torch.autograd.grad of a scalar, without its checks: of a small model's step they are a tenth.
+
+    Zeros for what the loss does not depend on.
+    """
+    run: Any = torch.autograd.Variable._execution_engine.run_backward  # pyright: ignore
+    options = {"allow_unreachable": True, "accumulate_grad": False}
+    found = run((loss,), (_ONE,), False, False, tuple(parameters), **options)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
 
 
 def steps_in_epoch(examples: int, batch_size: int, steps_per_epoch: int) -> int:

@@ -91,15 +91,18 @@ class FlatModel:
     ) -> None:
         self.module = module
         self.criterion = criterion
-        parameters = [p for p in module.parameters() if p.requires_grad]
+        self.parameters = parameters = [p for p in module.parameters() if p.requires_grad]
+        self.weights: list[torch.Tensor] = []  # the parameters, as pieces of `vector`
+        self.gradients: list[torch.Tensor] = []  # the same pieces of `gradient`
         lay, shaped = (_channels_last, _shaped) if channels_last else (torch.Tensor.contiguous, torch.Tensor.view_as)
         self.vector: Vector = torch.cat([lay(p.detach()).reshape(-1) for p in parameters])
         self.gradient: Vector = torch.zeros_like(self.vector)
         start = 0
         for p in parameters:
             end = start + p.numel()
-            p.data = shaped(self.vector[start:end], p)
-            p.grad = shaped(self.gradient[start:end], p)
+            self.weights.append(shaped(self.vector[start:end], p))
+            self.gradients.append(shaped(self.gradient[start:end], p))
+            p.data, p.grad = self.weights[-1], self.gradients[-1]
             start = end
 
     @property

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from .backends.pool import Pool, Workers
 from .backends.serial import Serial
-from .data.augment import resized
 from .data.datasets import Data, cache_folder, load
 from .data.partition import counts, partition
+from .evaluation import Evaluator, Exam
 from .experiment import Experiment
 from .federation import Federation
 from .federation import rounds as federation_rounds
@@ -25,14 +24,12 @@ from .local import Devices, steps_in_epoch
 from .methods import make_method
 from .models import FlatModel, make_model
 from .stragglers import make_policy
-from .types import Evaluation, Record, Server
+from .tensors import keep_freed_memory
+from .types import Record, Server
 
 if TYPE_CHECKING:
     from .data.sources import Progress
-    from .types import Array, Vector
-
-EVALUATION_BATCH = 2000
-CONVOLVED_BATCH = 100  # what convolutions make of these still fits a cache; of 2000 it takes three times as long
+    from .types import Array
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,10 @@ def simulate(
     if e.backend != "pool":
         workers = None
     own = Workers(worker_count(e)) if e.backend == "pool" and workers is None else None
+    keep_freed_memory()
+    threads = torch.get_num_threads()
+    # The workers have the cores. And sums over one thread have the same last bit on every machine and backend.
+    torch.set_num_threads(1)
     try:  # the workers import torch while the data is read
         data = data or load_data(e, data_dir, progress)
         parts = make_parts(e, data)
@@ -90,10 +91,11 @@ def simulate(
             fast=e.fast,
         )
         crew, limit = workers or own, e.memory_limit * 1e9
+        tests = Exam(model, data.test_images, data.test_labels, e.resize)
         backend = (
-            Serial(devices, limit)
+            Serial(devices, limit, tests)
             if crew is None
-            else Pool(devices, crew, _setup(e, data), slots=e.cohort, audit=e.audit, memory_limit=limit)
+            else Pool(devices, tests, crew, _setup(e, data), slots=e.cohort, audit=e.audit, memory_limit=limit)
         )
         try:
             federation = Federation(
@@ -101,7 +103,12 @@ def simulate(
                 policy=make_policy(e.policy, dict(e.options.get(e.policy, {}))),
                 fleet=fleet,
                 backend=backend,
-                evaluate=Evaluator(e, model, data, parts, fleet.always_slow() if isinstance(fleet, SpeedFleet) else []),
+                evaluate=Evaluator(
+                    backend.score,
+                    data.test_labels,
+                    torch.from_numpy(counts(parts, data.train_labels.numpy(), data.classes)),
+                    fleet.always_slow() if isinstance(fleet, SpeedFleet) else [],
+                ),
                 examples=[len(part) for part in parts],
                 cohort=e.cohort,
                 lr=e.lr,
@@ -117,6 +124,7 @@ def simulate(
         finally:
             backend.close()
     finally:
+        torch.set_num_threads(threads)
         if own is not None:
             own.close()
 
@@ -178,49 +186,6 @@ def make_fleet(experiment: Experiment, data: Data, parts: list[Array]) -> Fleet:
         return SpeedFleet(e.seed, work, e.epochs, e.deadline, e.dropout, speeds)
     rho = e.rho if e.fleet == "paper" else 0.0
     return PaperFleet(e.seed, work, e.epochs, e.deadline, e.dropout, rho, e.tau_min, e.tau_max)
-
-
-class Evaluator:
-    """Test accuracy of some weights: overall, and as the devices would find it on data like their own."""
-
-    def __init__(self, e: Experiment, model: FlatModel, data: Data, parts: list[Array], slow: list[int]) -> None:
-        self._model, self._resize = model, e.resize
-        self._images, self._labels = data.test_images, data.test_labels
-        held = torch.from_numpy(counts(parts, data.train_labels.numpy(), data.classes)).double()
-        self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data
-        together = held[slow].sum(0)
-        self._slow = together / together.sum() if slow else None
-        self._tested = torch.bincount(self._labels, minlength=data.classes).clamp(min=1)
-
-    def __call__(self, w: Vector) -> Evaluation:
-        """Evaluate weights `w`."""
-        right, loss = predictions(self._model, w, self._images, self._labels, self._resize)
-        by_class = torch.bincount(self._labels[right], minlength=len(self._tested)) / self._tested
-        return Evaluation(
-            accuracy=int(right.sum()) / len(right),
-            loss=loss,
-            accuracy_slow=None if self._slow is None else float(self._slow @ by_class.double()),
-            accuracy_worst=float((self._shares @ by_class.double()).min()),
-        )
-
-
-def predictions(
-    model: FlatModel, w: Vector, images: torch.Tensor, labels: torch.Tensor, resize: int = 0
-) -> tuple[torch.Tensor, float]:
-    """Which examples weights `w` get right, and their mean loss."""
-    model.vector.copy_(w)
-    model.module.eval()
-    right = torch.zeros(len(labels), dtype=torch.bool)
-    loss = 0.0
-    with torch.no_grad():
-        size = CONVOLVED_BATCH if model.convolves else EVALUATION_BATCH
-        for start in range(0, len(labels), size):
-            batch = slice(start, start + size)
-            scores = model.module(resized(images[batch], resize))
-            right[batch] = scores.argmax(1) == labels[batch]
-            loss += float(cross_entropy(scores, labels[batch], reduction="sum"))
-    model.module.train()
-    return right, loss / len(labels)
 
 
 def _setup(e: Experiment, data: Data) -> dict[str, object]:

@@ -95,9 +95,12 @@ class Complete(Policy):
     def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
         from .completion import look
 
-        updates = list(updates)  # the scale of one is learned from all of them
+        arriving, updates = updates, list[Update]()  # held: the scale of one is learned from all of them
+        looks: dict[int, Look] = {}
+        for u in arriving:  # each is looked at when it comes, while others are still at work
+            looks[u.device] = look(u.delta, sketched=self.scale == "trusted")
+            updates.append(u)
         complete = [u for u in updates if u.finished]
-        looks = {u.device: look(u.delta, sketched=self.scale == "trusted") for u in updates}
         sizes = {device: seen.size for device, seen in looks.items()}
         scales = self._scales(server, updates, complete, looks)
         learned = Answer(updates, scales.memory, scales.growth, scales.agreement)

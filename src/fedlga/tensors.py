@@ -1,13 +1,28 @@
-"""Named vectors in a file: safetensors, so that reading one never runs code, and written in one go."""
+"""Named vectors in a file, written in one go: safetensors, so that reading one never runs code. And their memory."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .types import Memory
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory of freed tensors for the next ones, where the C library is glibc.
+
+    Left alone it may give a gradient's pages back to the system after every step and get them again, zeroed, for the
+    next: a step of the MLP then takes up to twice as long, or not, depending on what lies beside them.
+    """
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # <malloc.h>
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for setting, value in ((trim_threshold, 1 << 30), (top_pad, 1 << 26), (mmap_threshold, 1 << 25)):
+            mallopt(setting, value)
 
 
 def save_tensors(path: Path, vectors: Memory, metadata: Mapping[str, str] | None = None) -> None:

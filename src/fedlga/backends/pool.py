@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
 
+from ..evaluation import Exam, Scores
 from ..local import Devices
 from ..settings import BadInput
 from ..types import Task, Update
@@ -24,9 +27,10 @@ from .memories import Homes
 from .shared import SharedFolder
 
 if TYPE_CHECKING:
-    from ..types import Memory
+    from ..types import Memory, Vector
 
 
+PIECES = 5  # that a worker gets of an evaluation: workers are not equally fast
 ALIGNED = 16  # floats: 64 bytes, as torch's allocator aligns
 
 
@@ -96,6 +100,7 @@ class Pool:
     def __init__(
         self,
         devices: Devices,
+        tests: Exam,
         workers: Workers,
         setup: dict[str, Any],
         slots: int,
@@ -119,12 +124,16 @@ class Pool:
             parts = torch.from_numpy(np.concatenate(devices.parts))
             ends = torch.tensor(np.cumsum([len(part) for part in devices.parts]))
             data = {"images": devices.images, "labels": devices.labels, "rows": parts, "ends": ends}
+            data |= {"test_images": tests.images, "test_labels": tests.labels}
+            self._tests = tests
+            right, self._right = self._shared.new((len(tests),), "bool")
             sent = {name: self._shared.new((size,)) for name in ("w", *devices.method.sends)}
             self._sent = {name: tensor for name, (_, tensor) in sent.items()}
             self._setup = {
                 **setup,
                 **{name: self._shared.share(tensor)[0].plain() for name, tensor in data.items()},
                 "sent": {name: mapped.plain() for name, (mapped, _) in sent.items()},
+                "right": right.plain(),
                 "batch_size": devices.batch_size,
                 "augment": devices.augment,
                 "resize": devices.resize,
@@ -145,40 +154,55 @@ class Pool:
         self._sent["w"].copy_(tasks[0].w)
         for name, vector in tasks[0].shared.items():
             self._sent[name].copy_(vector)
+        homes = [self._homes.of(task.device) for task in tasks]
+        longest_first = sorted(range(len(tasks)), key=lambda slot: -tasks[slot].steps)
+        with self._asked([_message(tasks[slot], slot, homes[slot]) for slot in longest_first]) as answers:
+            answer_of = dict(zip(longest_first, answers, strict=True))
+            for slot, task in enumerate(tasks):
+                numbers = answer_of[slot].result()["update"]
+                self._homes.kept(task.device, homes[slot])
+                yield self._update(slot, numbers)
+
+    def score(self, w: Vector) -> Scores:
+        """Which test examples weights `w` get right, and the loss of each batch: every worker takes some batches."""
+        self._sent["w"].copy_(w)
+        batches = -(-len(self._tests) // self._tests.batch)
+        pieces = min(batches, PIECES * len(self._workers))
+        cuts = [min(batches * piece // pieces * self._tests.batch, len(self._tests)) for piece in range(pieces + 1)]
+        with self._asked([{"score": [start, end]} for start, end in pairwise(cuts)]) as answers:
+            losses = [loss for answer in answers for loss in answer.result()["losses"]]
+        return self._right.clone(), losses
+
+    @contextlib.contextmanager
+    def _asked(self, messages: Sequence[dict[str, Any]]) -> Generator[list[Future[dict[str, Any]]]]:
+        """Each message to whichever worker is free, in this order; the answers, for as long as the `with` lasts."""
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in sorted(range(len(tasks)), key=lambda s: -tasks[s].steps):
-            waiting.put(slot)
-        answers = [Future[dict[str, Any]]() for _ in tasks]
-        with self._each_worker(lambda worker: self._drain(worker, tasks, waiting, answers)):
+        for index in range(len(messages)):
+            waiting.put(index)
+        answers = [Future[dict[str, Any]]() for _ in messages]
+        with self._each_worker(lambda worker: self._drain(worker, messages, waiting, answers)):
             try:
-                for slot, answer in enumerate(answers):
-                    yield self._update(slot, answer.result())
+                yield answers
             finally:  # nobody waits for the rest
                 _emptied(waiting)
 
     def _drain(
         self,
         worker: int,
-        tasks: Sequence[Task],
+        messages: Sequence[dict[str, Any]],
         waiting: queue.SimpleQueue[int],
         answers: Sequence[Future[dict[str, Any]]],
     ) -> None:
-        """Give one worker tasks until none is left, or until one fails: then nobody begins another."""
+        """Give one worker messages until none is left, or until one fails: then nobody begins another."""
         while True:
             try:
-                slot = waiting.get_nowait()
+                index = waiting.get_nowait()
             except queue.Empty:
                 return
-            task = tasks[slot]
             try:
-                numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
-                home = self._homes.of(task.device)
-                message = {"task": {**numbers, "slot": slot, "shared": list(task.shared), "home": str(home)}}
-                numbers = self._workers.ask(worker, message)["update"]
-                self._homes.kept(task.device, home)
-                answers[slot].set_result(numbers)
+                answers[index].set_result(self._workers.ask(worker, messages[index]))
             except BaseException as error:
-                answers[slot].set_exception(error)
+                answers[index].set_exception(error)
                 for later in _emptied(waiting):
                     answers[later].set_exception(error)
                 return
@@ -242,6 +266,12 @@ class Pool:
     def close(self) -> None:
         """Remove the shared files; the workers belong to whoever started them."""
         self._shared.close()
+
+
+def _message(task: Task, slot: int, home: Path) -> dict[str, Any]:
+    """A task as JSON: its vectors stand in shared memory."""
+    numbers = {name: value for name, value in vars(task).items() if name not in ("w", "shared")}
+    return {"task": {**numbers, "slot": slot, "shared": list(task.shared), "home": str(home)}}
 
 
 def _emptied(waiting: queue.SimpleQueue[int]) -> list[int]:

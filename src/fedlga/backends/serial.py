@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-import torch
-
+from ..evaluation import Exam, Scores
 from ..local import Devices
 from ..types import Task, Update
 from .memories import recall, remember
 from .shared import SharedFolder
 
 if TYPE_CHECKING:
-    from ..types import Memory
+    from ..types import Memory, Vector
 
 
 @final
 class Serial:
     """The plain backend: what the pool must agree with."""
 
-    def __init__(self, devices: Devices, memory_limit: float = math.inf) -> None:
-        """Of what devices remember, `memory_limit` bytes are kept in memory."""
+    def __init__(self, devices: Devices, memory_limit: float = math.inf, tests: Exam | None = None) -> None:
+        """Of what devices remember, `memory_limit` bytes are kept in memory. `tests` is for `score`."""
         self._devices = devices
+        self._tests = tests
         self._memories: dict[int, Memory] = {}
         self._bytes, self._limit = 0, memory_limit
         self._shared = SharedFolder()  # for what goes beyond
@@ -36,11 +35,15 @@ class Serial:
         return map(self._work, tasks)
 
     def _work(self, task: Task) -> Update:
-        with one_thread():
-            update, memory = self._devices.work(task, self._recall(task.device))
+        update, memory = self._devices.work(task, self._recall(task.device))
         if memory:
             self._remember(task.device, memory)
         return update
+
+    def score(self, w: Vector) -> Scores:
+        """Which test examples weights `w` get right, and the loss of each batch."""
+        assert self._tests is not None, "no test data was given"
+        return self._tests.scored(w)
 
     def _recall(self, device: int) -> Memory:
         home = self._spilled.get(device)
@@ -68,14 +71,3 @@ class Serial:
     def close(self) -> None:
         """Remove what devices remember."""
         self._shared.close()
-
-
-@contextmanager
-def one_thread() -> Generator[None]:
-    """Train on one thread, as a worker of the pool does: the same sums in the same order, and faster at these sizes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-_DTYPES = {"float32": torch.float32, "int64": torch.int64}
+_DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 
+from ..evaluation import Exam
 from ..local import Devices
 from ..methods import make_method
 from ..models import make_model
 from ..settings import BadInput
+from ..tensors import keep_freed_memory
 from ..types import Task
 from .memories import recall, remember
 from .shared import Mapped
@@ -30,6 +32,7 @@ class Worker:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         method = make_method(setup["method"], setup["options"])
         images, labels = (Mapped(**setup[name]).open() for name in ("images", "labels"))
         rows, ends = (Mapped(**setup[name]).open().numpy() for name in ("rows", "ends"))
@@ -46,6 +49,9 @@ class Worker:
             clip=setup["clip"],
             fast=setup["fast"],
         )
+        tests = (Mapped(**setup[name]).open() for name in ("test_images", "test_labels"))
+        self._tests = Exam(self._devices.model, *tests, resize=setup["resize"])
+        self._right = Mapped(**setup["right"]).open()
         self._uploads = method.uploads
         self._sent = {name: Mapped(**mapped).open() for name, mapped in setup["sent"].items()}
         self._replies = Mapped(**setup["replies"]).open()
@@ -64,6 +70,11 @@ class Worker:
         numbers = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
         return {**numbers, "delta": None, "extra": None, "truth": update.truth is not None}
 
+    def score(self, start: int, end: int) -> list[float]:
+        """Losses of the weights that were sent, on some test data; which were right goes to shared memory."""
+        self._right[start:end], losses = self._tests.scored(self._sent["w"], start, end)
+        return losses
+
 
 def main() -> None:
     """Answer messages until the pool ends us."""
@@ -78,8 +89,11 @@ def main() -> None:
                 folders = message["setup"].pop("folders")
                 worker = Worker(message["setup"])
                 answer: dict[str, Any] = {"ready": True}
+            elif worker is None:
+                raise AssertionError("a task before the set-up")
+            elif "score" in message:
+                answer = {"losses": worker.score(*message["score"])}
             else:
-                assert worker is not None, "a task before the set-up"
                 answer = {"update": worker.work(message["task"])}
         except BadInput as error:
             answer = {"bad": str(error)}

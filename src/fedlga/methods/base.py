@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from ..kernels import mean
 from ..types import Local, Server, Task, Update
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def mean_delta(updates: Iterable[Update]) -> Vector:
     is all the memory traffic there is.
     """
     if isinstance(updates, list):
-        return _mean_by_blocks(updates)
+        counts = [u.weight * u.scale for u in updates]
+        found = mean([u.delta for u in updates], counts, sum(u.weight for u in updates))
+        return _mean_by_blocks(updates) if found is None else found
     total: Vector | None = None
     mass = 0.0
     for u in updates:

@@ -28,4 +28,4 @@ class FedAvg(Method):
     eta_g: float = setting(1.0, "global learning rate: multiplies the averaged update", above=0)
 
     def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:  # noqa: D102
-        return replace(server, w=server.w + self.eta_g * mean_delta(updates))
+        return replace(server, w=mean_delta(updates).mul_(self.eta_g).add_(server.w))

@@ -46,7 +46,7 @@ class FedLGA(Method):
     policies = ("complete",)
 
     def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:  # noqa: D102
-        return replace(server, w=server.w + self.eta_g * mean_delta(updates))
+        return replace(server, w=mean_delta(updates).mul_(self.eta_g).add_(server.w))
 
 
 def printed_scale(update: Update, expected: Vector) -> float:

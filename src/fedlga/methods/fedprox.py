@@ -33,4 +33,4 @@ class FedProx(Method):
         return Local(pull=self.mu)
 
     def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:  # noqa: D102
-        return replace(server, w=server.w + self.eta_g * mean_delta(updates))
+        return replace(server, w=mean_delta(updates).mul_(self.eta_g).add_(server.w))
