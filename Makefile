@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup run test check lint types bench test-sources clean
+.PHONY: setup browser run test check lint types bench test-sources clean
 
 setup: .venv/ready
 
@@ -19,7 +19,11 @@ setup: .venv/ready
 run: setup
 	$(BIN)/fedlga run
 
-test: setup
+# The page is tested in a real browser. Debian's is fetched where that can be done; where not, those tests say so.
+browser:
+	@command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends --yes chromium chromium-driver; } >/dev/null 2>&1 || echo "make browser: no Chromium here, and none to be had with apt-get: the tests that need one are left out"
+
+test: setup browser
 	$(BIN)/python -m pytest -n auto
 
 lint: setup

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import __version__
+from .cli_results import paper, report
 from .settings import BadInput
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def cli() -> None:
     fedlga run                                    FedLGA as in its paper, on Fashion-MNIST
     fedlga run --preset digits                    a first step, in seconds, without a download
     fedlga compare --methods fedavg,fedlga --seeds 0-4
+    fedlga paper tau-max                          a table of the paper, and whether it holds here
+    fedlga report runs/...                        a page to look at
     fedlga data show --preset paper               who holds what
     """
 
@@ -477,6 +480,9 @@ class Interrupts:
         self._asked = True
         self._say("stopping after this round; Ctrl-C again stops at once, at the last checkpoint")
 
+
+cli.add_command(paper)
+cli.add_command(report)
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 """The run folder: what a run leaves on disk, and how it goes on after a break.
 
 experiment.toml     all of it, defaults included
+partition.json      how many examples of each class every device holds
 rounds.jsonl        a line a round
 summary.json        what one wants to know at the end
 model.safetensors   the joint model, by parameter name
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .types import Backend, Memory
 
 CHECKPOINT_SECONDS = 30.0  # what a killed run loses at most, and the round it was in
+PICTURED = 1000  # devices: of more, the run folder does not say who holds what
 LAYOUT = "2"  # of a checkpoint's vectors: what lies where, and what policies remember
 MAY_CHANGE = (
     "rounds",
@@ -92,7 +94,7 @@ def recorded(
     with simulate(e, data_dir=data_dir, data=data, workers=workers, progress=progress) as simulation:
         server, records = _resume(folder, e, simulation) if resume else (simulation.start, [])
         if not resume:
-            _create(folder, e)
+            _create(folder, e, simulation)
         saved = time.monotonic()
         try:
             with (folder / "rounds.jsonl").open("a", encoding="utf-8") as lines:
@@ -222,12 +224,25 @@ def write_atomically(path: Path, text: str) -> None:
     half.replace(path)
 
 
-def _create(folder: Path, e: Experiment) -> None:
+def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
+    from .data.partition import counts
+
+    devices = simulation.devices
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if e.devices <= PICTURED:
+            labels = devices.labels.numpy()
+            held = counts(devices.parts, labels, int(labels.max()) + 1)
+            write_atomically(folder / "partition.json", json.dumps({"counts": held.tolist()}) + "\n")
         write_atomically(folder / "experiment.toml", e.to_toml())
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
+
+
+def partition_of(folder: Path) -> list[list[int]] | None:
+    """How many examples of each class every device of a run holds; None where the folder does not say."""
+    file = folder / "partition.json"
+    return json.loads(file.read_text(encoding="utf-8"))["counts"] if file.is_file() else None
 
 
 def _records(folder: Path) -> list[Record]:

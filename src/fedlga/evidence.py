@@ -1,0 +1,139 @@
+"""What a handful of seeds allow to be said: means with 95 % intervals, and paired tests.
+
+Runs that never reached their target are *censored*: all that is known is that it takes them more than the rounds they
+had. A mean over the rest would flatter them, so there is none; a test counts them with the rounds they had, which
+can only make a difference smaller than it is.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CONFIDENCE = 0.95
+LEVEL = 0.05  # a claim is shown when what was seen, or more, would come by chance this rarely
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, with the half-width of its 95 % interval (Student's t); None where it has none."""
+
+    mean: float | None
+    half: float | None
+    count: int
+    censored: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Estimate:
+        """The mean of the values; None among them are censored, and then there is no mean."""
+        known = [value for value in values if value is not None]
+        censored = len(values) - len(known)
+        if not known or censored:
+            return cls(None, None, len(values), censored)
+        return cls(statistics.fmean(known), _half(known), len(values))
+
+    def text(self, form: str = ".0f", limit: float | None = None) -> str:
+        """Such as '109 ± 9'; for censored runs, of how many seeds the target was reached within the limit."""
+        if self.count == 0:
+            return "-"
+        if self.mean is None:
+            within = "" if limit is None else f" within {limit:.0f}"
+            return f"{self.count - self.censored} of {self.count}{within}"
+        return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A minus B, seed by seed, and how likely it is by chance that A is as far below B, or further."""
+
+    mean: float
+    half: float | None
+    p: float
+    count: int
+    censored: int = 0
+
+    reverse: float = 1.0  # the same chance for B below A
+
+    @property
+    def shown(self) -> bool:
+        """Whether A is below B, beyond chance."""
+        return self.p < LEVEL
+
+    @property
+    def refuted(self) -> bool:
+        """Whether A is above B, beyond chance."""
+        return self.reverse < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return "holds" if self.shown else "the opposite holds" if self.refuted else "not shown"
+
+    def text(self, form: str = "+.1f") -> str:
+        """Such as 'holds (-18.8, 95 % interval -25.1 to -12.5, p = 0.03, 5 seeds)'."""
+        between = ""
+        if self.half is not None:
+            between = f", 95 % interval {self.mean - self.half:{form}} to {self.mean + self.half:{form}}"
+        p = self.reverse if self.refuted else self.p
+        late = f", {self.censored} never reached it" if self.censored else ""
+        seeds = f"{self.count} seed{'s' if self.count != 1 else ''}"
+        return f"{self.verdict} ({self.mean:{form}}{between}, p = {p:.2g}, {seeds}{late})"
+
+
+def difference(
+    a: Mapping[int, float | None], b: Mapping[int, float | None], limit: float | None = None
+) -> Difference | None:
+    """Whether A is below B on the same seeds: an exact test of paired differences, one-sided, by flipping signs.
+
+    It assumes nothing of the distribution. Its p-value is at least 1 / 2^seeds: five seeds can show a claim at 0.05
+    (1/32 = 0.03), four cannot. What is censored, or above the limit that both had, counts as `limit`.
+    """
+    seeds = [seed for seed in a if seed in b]
+    if not seeds:
+        return None
+    pairs = [(a[seed], b[seed]) for seed in seeds]
+    assert limit is not None or all(None not in pair for pair in pairs), "censored values need a limit"
+    most = math.inf if limit is None else limit
+    censored = sum(value is None or value > most for pair in pairs for value in pair)
+    gaps = [min(most if x is None else x, most) - min(most if y is None else y, most) for x, y in pairs]
+    return Difference(
+        mean=statistics.fmean(gaps),
+        half=_half(gaps),
+        p=_by_chance(gaps),
+        count=len(gaps),
+        censored=censored,
+        reverse=_by_chance([-gap for gap in gaps]),
+    )
+
+
+def _half(values: Sequence[float]) -> float | None:
+    """Half the width of the mean's 95 % interval."""
+    return t_quantile(len(values)) * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+
+
+def t_quantile(count: int) -> float:
+    """How many standard errors of a mean of so many values its 95 % interval goes either way."""
+    return float(_stats().t.ppf((1 + CONFIDENCE) / 2, count - 1))
+
+
+def _by_chance(gaps: Sequence[float]) -> float:
+    """How often a sum of these gaps with random signs is as low as theirs."""
+    if len(gaps) == 1:
+        return 0.5 if gaps[0] < 0 else 1.0
+    # Of all 2^seeds flips; of 9999 where there are more, always the same.
+    flips = {"permutation_type": "samples", "alternative": "less", "rng": 0, "vectorized": True}
+    return float(_stats().permutation_test((list(gaps),), _summed, **flips).pvalue)
+
+
+def _summed(values: Any, axis: int) -> Any:
+    return values.sum(axis=axis)
+
+
+def _stats() -> Any:
+    """scipy comes without types, and takes a moment to import."""
+    from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
+
+    return stats

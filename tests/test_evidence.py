@@ -1,0 +1,75 @@
+"""Means, intervals and paired tests, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlga.evidence import Estimate, difference
+
+
+def test_an_interval_by_hand():
+    """1, 2, 4: mean 7/3, deviation sqrt(7/3), t of two degrees of freedom 4.3027."""
+    seen = Estimate.of([1.0, 2.0, 4.0])
+    assert seen.mean == pytest.approx(7 / 3)
+    assert seen.half == pytest.approx(4.30265 * math.sqrt(7 / 3) / math.sqrt(3), rel=1e-4)
+    assert seen.text(".1f") == "2.3 ± 3.8"
+
+
+def test_censored_runs_have_no_mean():
+    seen = Estimate.of([100.0, None, 120.0])
+    assert seen.mean is None
+    assert seen.text(limit=400) == "2 of 3 within 400"
+    assert Estimate.of([]).text() == "-"
+    assert Estimate.of([5.0]).text() == "5"
+
+
+def test_five_seeds_can_show_a_claim_and_four_cannot():
+    """All differences of one sign: of 2^n ways to flip them, one is as extreme."""
+    low, high = {s: float(s) for s in range(5)}, {s: s + 1.0 + s / 10 for s in range(5)}
+    five = difference(low, high)
+    assert five is not None
+    assert five.p == pytest.approx(1 / 32)
+    assert (five.shown, five.refuted, five.verdict) == (True, False, "holds")
+    back = difference(high, low)
+    assert back is not None
+    assert back.verdict == "the opposite holds"
+    four = difference({s: low[s] for s in range(4)}, high)
+    assert four is not None
+    assert four.p == pytest.approx(1 / 16)
+    assert four.verdict == "not shown"
+
+
+def test_a_mixed_difference_by_hand():
+    """Gaps -3, -1, 2: sums of all flips are +-6, +-4, +-2, 0, 0 twice over; of 8, three are at most -2."""
+    seen = difference({0: 0.0, 1: 0.0, 2: 2.0}, {0: 3.0, 1: 1.0, 2: 0.0})
+    sums = [a * 3 + b * 1 + c * 2 for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)]
+    assert seen is not None
+    assert seen.p == pytest.approx(sum(s <= -2 for s in sums) / 8)
+
+
+def test_a_censored_run_counts_with_the_rounds_it_had():
+    seen = difference({0: 50.0, 1: 60.0}, {0: None, 1: 90.0}, limit=200)
+    assert seen is not None
+    assert seen.mean == pytest.approx((-150 - 30) / 2)
+    assert seen.censored == 1
+    assert "1 never reached it" in seen.text()
+
+
+def test_seeds_that_only_one_has_do_not_count():
+    seen = difference({0: 1.0, 7: 100.0}, {0: 2.0, 3: 5.0})
+    assert seen is not None
+    assert seen.count == 1
+    assert difference({0: 1.0}, {1: 1.0}) is None
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=6))
+def test_chance_never_goes_both_ways(gaps):
+    a, b = dict(enumerate(gaps)), dict.fromkeys(range(len(gaps)), 0.0)
+    seen = difference(a, b)
+    assert seen is not None
+    assert 0 < seen.p <= 1
+    assert not (seen.shown and seen.refuted)

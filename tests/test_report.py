@@ -1,0 +1,186 @@
+"""The HTML page: what it says, and how a real browser shows it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedlga.compare import Plan, begin, compared
+from fedlga.experiment import preset
+from fedlga.report import COMPLETED, DROPPED, FINISHED, KEPT, NOT_ASKED, NOTHING, collected, headline, page, states
+from fedlga.runs import Run, run
+from fedlga.simulation import load_data
+from fedlga.types import Record
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+DRIVER = shutil.which("chromedriver") or ""
+needs_browser = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no Chromium with its driver here: see `make browser`"
+)
+
+
+@pytest.fixture(scope="module")
+def compared_folder(tmp_path_factory) -> Path:
+    """Two methods and three policies over two seeds, audited."""
+    folder = tmp_path_factory.mktemp("report") / "comparison"
+    base = preset("digits").changed({"rounds": 5, "audit": True})
+    plan = Plan(base, {}, ["fedavg", "fedlga"], ["keep", "drop", "complete"], [0, 1])
+    data = load_data(base)
+    begin(plan, folder, data)
+    list(compared(plan, folder, data))
+    return folder
+
+
+def record(**more) -> Record:
+    fields = {
+        "round": 1,
+        "accuracy": 0.5,
+        "loss": 1.0,
+        "accuracy_slow": None,
+        "accuracy_worst": None,
+        "train_loss": 1.0,
+        "seconds": 1.0,
+        "simulated_seconds": 1.0,
+        "lr": 0.1,
+        "devices": [],
+        "steps": [],
+        "steps_asked": [],
+        "slow": [],
+        "absent": [],
+        "used": [],
+        "scales": {},
+    }
+    return Record(**{**fields, **more})
+
+
+def test_who_was_slow_by_hand():
+    """Device 1 finished, 2 was completed, 3 kept, 4 thrown away, 5 sent nothing, 6 came only later."""
+    first = record(devices=[1, 2, 3, 4, 5], steps=[5, 2, 2, 2, 0], steps_asked=[5] * 5, used=[1, 2, 3], scales={2: 1.5})
+    second = record(round=2, devices=[6], steps=[5], steps_asked=[5], used=[6])
+    made, devices = states(Run(Path(), preset("digits"), [first, second], {}))
+    assert devices == [1, 2, 3, 4, 5, 6]
+    assert made[:, 0].tolist() == [FINISHED, COMPLETED, KEPT, DROPPED, NOTHING, NOT_ASKED]
+    assert made[:, 1].tolist() == [NOT_ASKED] * 5 + [FINISHED]
+
+
+def test_one_run(tmp_path):
+    run(preset("digits").changed({"rounds": 3, "target": 0.99}), tmp_path / "one")
+    groups = collected([tmp_path / "one"])
+    assert headline(groups).startswith("FedLGA (complete) did not reach 99%; best accuracy ")
+    text = page(groups)
+    assert "Who holds what" in text
+    assert "20 devices hold" in text
+    assert "How close completing came" not in text  # nothing was audited
+
+
+def test_a_comparison_in_one_file(compared_folder):
+    groups = collected([compared_folder])
+    assert [group.label for group in groups] == [
+        "FedAvg (complete)",
+        "FedAvg (drop)",
+        "FedAvg (keep)",
+        "FedLGA (complete)",
+    ]
+    assert all(len(group.runs) == 2 for group in groups)
+    text = page(groups)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]+"', text.replace("xlink:href", "href")), "nothing is fetched"
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]+"', "", text), "nor named"
+    assert "How close completing came" in text
+    images = re.findall(r"<svg [^>]*>", text)
+    assert len(images) >= 3 * 2 + 4 + 2
+    assert all(re.search(r'role="img" aria-label="[^"]{30,}"', image) for image in images), "a text for each figure"
+    assert page(groups) == text, "the same page from the same runs"
+
+
+def test_runs_that_differ_are_named_by_what_differs(tmp_path):
+    for rho in (0.1, 0.9):
+        run(preset("digits").changed({"rounds": 2, "rho": rho}), tmp_path / f"{rho}")
+    labels = [group.label for group in collected([tmp_path])]
+    assert labels == ["FedLGA (complete), rho 0.1", "FedLGA (complete), rho 0.9"]
+
+
+def test_names_are_escaped(tmp_path):
+    run(preset("digits").changed({"rounds": 1}), tmp_path / "run")
+    toml = tmp_path / "run" / "experiment.toml"
+    toml.write_text(toml.read_text().replace('model = "mlp"', 'model = "<script>alert(1)</script>"'))
+    assert "<script>alert" not in page(collected([tmp_path / "run"]))
+
+
+@pytest.fixture(scope="module")
+def browser(compared_folder):
+    """A real Chromium that looks at the page."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    file = compared_folder / "report.html"
+    file.write_text(page(collected([compared_folder])))
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        driver.get(file.as_uri())
+        yield driver
+    finally:
+        driver.quit()
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overflows_and_nothing_is_blank(browser, width, scheme):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    ink, paper = browser.execute_script(
+        "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
+    )
+    light = [sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 for colour in (ink, paper)]
+    assert (light[0] > light[1]) == (scheme == "dark")
+    boxes = browser.execute_script(
+        "return [...document.querySelectorAll('svg')].filter(s => s.getClientRects().length)"
+        ".map(s => [s.getBoundingClientRect(), s.querySelectorAll('path').length])"
+        ".map(([box, paths]) => [box.width, box.height, paths])"
+    )
+    assert len(boxes) >= 5
+    assert all(w > 250 and h > 100 and paths > 5 for w, h, paths in boxes)
+
+
+@needs_browser
+def test_the_switch_works_and_the_console_is_quiet(browser):
+    from selenium.webdriver.common.by import By
+
+    def shown():
+        parts = browser.find_elements(By.CSS_SELECTOR, ".axis")
+        return [part.get_attribute("data-axis") for part in parts if part.is_displayed()]
+
+    assert shown() == ["rounds"]
+    for axis in ("simulated_seconds", "seconds", "rounds"):
+        browser.find_element(By.CSS_SELECTOR, f"label:has(input[value={axis}])").click()
+        assert shown() == [axis]
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@needs_browser
+def test_the_figures_hold_ink(browser):
+    """A picture of a figure has many colours; a blank one has one or two."""
+    import io
+
+    from PIL import Image
+    from selenium.webdriver.common.by import By
+
+    for figure in [f for f in browser.find_elements(By.TAG_NAME, "svg") if f.is_displayed()]:
+        picture = Image.open(io.BytesIO(figure.screenshot_as_png)).convert("RGB")
+        assert len(picture.getcolors(maxcolors=1 << 20) or []) > 20
