@@ -23,6 +23,11 @@ from typing import Any
 
 DEVICES = [50, 500, 5_000, 50_000, 100_000]
 COHORTS = [5, 10, 50, 100, 500]
+KINDS = (
+    "fedavg",
+    "scaffold",
+    "fedlga",
+)  # one that streams, one whose devices remember, one that holds a round's updates
 HIDDEN = [16, 128, 1_256, 12_576, 125_784]  # ten thousand to a hundred million parameters
 BASE = {"devices": 1000, "cohort": 10, "examples_per_device": 100, "rounds": 6, "evaluate_every": 1000}
 
@@ -51,15 +56,15 @@ def point(changes: dict[str, Any]) -> dict[str, float]:
     from fedlga.simulation import simulate
 
     asked = {"count": 0.0}
-    ask = Workers.ask
+    receive = Workers.receive
 
-    def timed(self: Workers, worker: int, message: dict[str, Any]) -> dict[str, Any]:
+    def timed(self: Workers, worker: int) -> dict[str, Any]:
         started = time.perf_counter()
-        answer = ask(self, worker, message)
+        answer = receive(self, worker)
         asked["count"] += time.perf_counter() - started
         return answer
 
-    Workers.ask = timed
+    Workers.receive = timed
     peak = Peak()
     experiment = Experiment().changed({**BASE, "method": "fedavg", "fleet": "equal", **changes})
     with simulate(experiment) as simulation:
@@ -112,6 +117,7 @@ def points(methods: list[str], *, quick: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for method in methods:
         found += [{"method": method, "devices": n} for n in DEVICES[cut]]
+    for method in [m for m in methods if m in KINDS]:
         found += [{"method": method, "cohort": k} for k in COHORTS[cut]]
         found += [{"method": method, "model": f"growth:wide_{h}"} for h in HIDDEN[cut]]
     unequal = {"partition": "dirichlet", "devices": 50, "examples_per_device": 0, "steps_per_epoch": 0, "lr": 0.01}
@@ -121,7 +127,7 @@ def points(methods: list[str], *, quick: bool) -> list[dict[str, Any]]:
 def main() -> None:
     """Run the points one after the other, and write the table and the figure."""
     parser = argparse.ArgumentParser(description="Seconds and memory over devices, cohort and parameters.")
-    parser.add_argument("--methods", default="fedavg,scaffold,fedlga")
+    parser.add_argument("--methods", default="fedavg,fedprox,fednova,scaffold,feddyn,fedlga")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "results" / "growth")
     parser.add_argument("--point", help=argparse.SUPPRESS)
@@ -157,9 +163,11 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(10, 5.5))
     looks = {
         "fedavg": ("#0072B2", "o"),
-        "scaffold": ("#009E73", "s"),
+        "scaffold": ("#CC79A7", "s"),
         "fedlga": ("#D55E00", "^"),
-        "feddyn": ("#CC79A7", "v"),
+        "feddyn": ("#56B4E9", "P"),
+        "fedprox": ("#E69F00", "D"),
+        "fednova": ("#009E73", "v"),
     }
     base = {"devices": BASE["devices"], "cohort": BASE["cohort"], "parameters": 318_010}
     plain = [row for row in rows if row["partition"] == "classes"]

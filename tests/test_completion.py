@@ -267,3 +267,15 @@ def test_complete_remembers_in_the_server_alone():
     later = policy.answer(replace(server, memory=first.memory), updates)
     assert later.agreement == pytest.approx(1.0)
     assert first.agreement is None
+
+
+def test_rounds_of_an_audit_that_diverged_do_not_count():
+    """Not-a-number becomes null in JSON."""
+    from fedlga.audit import errors
+
+    class Of:
+        def __init__(self, completed, sent):
+            self.audit = {"completed": completed, "sent": sent, "best": sent, "mean_completed": 0.0, "mean_sent": 1.0}
+
+    assert errors([Of(1.0, 2.0), Of(None, None)])["approximation_error"] == 0.5
+    assert errors([Of(None, None)])["approximation_error"] is None

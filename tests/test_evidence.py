@@ -56,7 +56,24 @@ def test_a_censored_run_counts_with_the_rounds_it_had():
     assert seen is not None
     assert seen.mean == pytest.approx((-150 - 30) / 2)
     assert seen.censored == 1
-    assert "1 never reached it" in seen.text()
+    assert "1 not in time" in seen.text()
+
+
+def test_a_seed_that_never_arrived_speaks_as_loudly_as_any():
+    """Five seeds ten ahead, and one on which A never arrives: the gap that was seen is 5, but it may be thousands."""
+    a, b = dict.fromkeys(range(5), 10.0), dict.fromkeys(range(5), 20.0)
+    seen = difference({**a, 5: None}, {**b, 5: 195.0}, limit=200)
+    assert seen is not None
+    assert seen.mean == pytest.approx((-50 + 5) / 6)
+    sums = [sum(10 * (1 if flip >> bit & 1 else -1) for bit in range(6)) for flip in range(64)]
+    assert seen.p == pytest.approx(sum(s <= -40 for s in sums) / 64)  # five at -10 and one at +10
+    assert not seen.shown
+
+
+def test_values_beyond_what_both_were_watched_for_are_equal():
+    seen = difference({0: 150.0}, {0: None}, limit={0: 100.0})
+    assert seen is not None
+    assert (seen.mean, seen.censored) == (0.0, 2)
 
 
 def test_seeds_that_only_one_has_do_not_count():

@@ -189,6 +189,17 @@ def test_a_compiled_mean_is_a_plain_one(size, count, seed):
     torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("constant", [torch.tensor(0.1), torch.full((1,), 0.1, dtype=torch.float64)])
+def test_a_constant_of_another_shape_or_kind_is_spread_first(constant):
+    """torch would broadcast it; the compiled code must not read past its end."""
+    here = devices(network(16, 8, 3), 16, 3)
+    assert here.kernel is not None
+    w = here.model.vector.clone()
+    spread = torch.full_like(w, 0.1)
+    found, wanted = (here.train(task(w, 3), Local(constant=c))[0] for c in (constant, spread))
+    torch.testing.assert_close(found, wanted)
+
+
 def test_vectors_it_cannot_read_are_left_to_torch():
     assert kernels.mean([torch.zeros(10)[::2]], [1.0], 1.0) is None
     assert kernels.mean([torch.zeros(3), torch.zeros(4)], [1.0, 1.0], 2.0) is None

@@ -10,7 +10,19 @@ import pytest
 
 from fedlga.compare import Plan, begin, compared
 from fedlga.experiment import preset
-from fedlga.report import COMPLETED, DROPPED, FINISHED, KEPT, NOT_ASKED, NOTHING, collected, headline, page, states
+from fedlga.report import (
+    COMPLETED,
+    DROPPED,
+    FINISHED,
+    KEPT,
+    NOT_ASKED,
+    NOTHING,
+    _style,  # pyright: ignore[reportPrivateUsage]
+    collected,
+    headline,
+    page,
+    states,
+)
 from fedlga.runs import Run, run
 from fedlga.simulation import load_data
 from fedlga.types import Record
@@ -102,6 +114,35 @@ def test_runs_that_differ_are_named_by_what_differs(tmp_path):
         run(preset("digits").changed({"rounds": 2, "rho": rho}), tmp_path / f"{rho}")
     labels = [group.label for group in collected([tmp_path])]
     assert labels == ["FedLGA (complete), rho 0.1", "FedLGA (complete), rho 0.9"]
+
+
+def test_the_same_run_twice_is_one_run(tmp_path):
+    run(preset("digits").changed({"rounds": 2}), tmp_path / "run")
+    (group,) = collected([tmp_path / "run", tmp_path, tmp_path / "run" / ".." / "run"])
+    assert len(group.runs) == 1
+
+
+def test_other_options_have_a_name_and_a_look_of_their_own(tmp_path):
+    for mu in (0.1, 1.0):
+        run(preset("digits").changed({"rounds": 1, "method": "fedprox", "mu": mu}), tmp_path / f"{mu}")
+    groups = collected([tmp_path])
+    assert [group.label for group in groups] == ["FedProx (keep), fedprox.mu 0.1", "FedProx (keep), fedprox.mu 1.0"]
+    assert len({_style(groups, group) for group in groups}) == 2
+
+
+def test_other_targets_are_not_compared(tmp_path):
+    for target in (0.1, 0.99):
+        run(preset("digits").changed({"rounds": 1, "target": target}), tmp_path / f"{target}")
+    said = headline(collected([tmp_path]))
+    assert "fewest" not in said
+    assert "target 0.1 reached 10%" in said
+    assert "target 0.99 did not reach 99%" in said
+
+
+def test_a_damaged_partition_is_left_out(tmp_path):
+    run(preset("digits").changed({"rounds": 1}), tmp_path / "run")
+    (tmp_path / "run" / "partition.json").write_text("[")
+    assert "Who holds what" not in page(collected([tmp_path / "run"]))
 
 
 def test_names_are_escaped(tmp_path):

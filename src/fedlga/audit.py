@@ -52,8 +52,9 @@ def errors(records: Iterable[Record]) -> dict[str, float | None]:
     audits = [r.audit for r in records if r.audit]
 
     def ratio(above: str, below: str) -> float | None:
-        total = sum(a[below] for a in audits)
-        return sum(a[above] for a in audits) / total if total > 0 else None
+        known = [(a[above], a[below]) for a in audits if a[above] is not None and a[below] is not None]
+        total = sum(under for _, under in known)
+        return sum(over for over, _ in known) / total if 0 < total < math.inf else None
 
     return {
         "approximation_error": ratio("completed", "sent"),

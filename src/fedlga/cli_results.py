@@ -57,13 +57,14 @@ def paper(
     numbers = seeds(seed_text or ("0-1" if quick else "0-4"))
     todo = works([item], chosen, numbers, out)
     runs = missing(todo)
-    begun_otherwise(runs)
+    folders = {folder for work in todo for _, folder in work.all()}
+    begun_otherwise([run for work in todo for run in work.all()])
     command = " ".join(["fedlga", *sys.argv[1:]])
     workers = Workers(worker_count(chosen.base)) if runs and chosen.base.backend == "pool" else None
     whole = True
     try:
         with Display() as display, Interrupts(display.say) as interrupts:
-            done = sum(1 for work in todo for _, folder in work.all() if summary_of(folder))
+            done = len(folders) - len(runs)
             display.say(f"{chosen.name}: {chosen.note}")
             display.say(f"{len(runs)} runs to do" + (f", {done} done before" if done else "") + f", into {out}")
             if runs:
@@ -94,6 +95,8 @@ def paper(
                     display.say(f"written: {out / work.item.name}/{chosen.name}.md .csv .svg .png .pdf")
     except KeyboardInterrupt:
         whole = False
+    except OSError as error:
+        raise BadInput(f"--out: cannot write to {str(error.filename or out)!r} ({error.strerror})") from error
     finally:
         if workers is not None:
             workers.close()
@@ -117,9 +120,12 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
 
     groups = collected(folders)
     file = out or folders[0] / "report.html"
+    if file.is_dir():
+        raise BadInput(f"--out: {str(file)!r} is a folder; it takes a file")
+    text = page(groups)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, page(groups))
+        write_atomically(file, text)
     except OSError as error:
         raise BadInput(f"--out: cannot write {str(file)!r} ({error.strerror})") from error
     click.echo(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB), {sum(len(g.runs) for g in groups)} runs")

@@ -1,8 +1,7 @@
 """What a handful of seeds allow to be said: means with 95 % intervals, and paired tests.
 
 Runs that never reached their target are *censored*: all that is known is that it takes them more than the rounds they
-had. A mean over the rest would flatter them, so there is none; a test counts them with the rounds they had, which
-can only make a difference smaller than it is.
+had. A mean over the rest would flatter them, so there is none. A difference is taken as far as both were watched.
 """
 
 from __future__ import annotations
@@ -78,34 +77,43 @@ class Difference:
         if self.half is not None:
             between = f", 95 % interval {self.mean - self.half:{form}} to {self.mean + self.half:{form}}"
         p = self.reverse if self.refuted else self.p
-        late = f", {self.censored} never reached it" if self.censored else ""
+        late = f", {self.censored} not in time" if self.censored else ""
         seeds = f"{self.count} seed{'s' if self.count != 1 else ''}"
         return f"{self.verdict} ({self.mean:{form}}{between}, p = {p:.2g}, {seeds}{late})"
 
 
 def difference(
-    a: Mapping[int, float | None], b: Mapping[int, float | None], limit: float | None = None
+    a: Mapping[int, float | None],
+    b: Mapping[int, float | None],
+    limit: float | Mapping[int, float] = math.inf,
 ) -> Difference | None:
     """Whether A is below B on the same seeds: an exact test of paired differences, one-sided, by flipping signs.
 
     It assumes nothing of the distribution. Its p-value is at least 1 / 2^seeds: five seeds can show a claim at 0.05
-    (1/32 = 0.03), four cannot. What is censored, or above the limit that both had, counts as `limit`.
+    (1/32 = 0.03), four cannot. `limit`, or each seed's, is how far both were watched: what is censored or above it
+    counts as it in the mean; in the test, a seed on which only one arrived speaks against the other as loudly as any.
     """
     seeds = [seed for seed in a if seed in b]
     if not seeds:
         return None
-    pairs = [(a[seed], b[seed]) for seed in seeds]
-    assert limit is not None or all(None not in pair for pair in pairs), "censored values need a limit"
-    most = math.inf if limit is None else limit
-    censored = sum(value is None or value > most for pair in pairs for value in pair)
-    gaps = [min(most if x is None else x, most) - min(most if y is None else y, most) for x, y in pairs]
+    gaps, only_a, only_b, censored = list[float](), list[bool](), list[bool](), 0
+    for seed in seeds:
+        most = limit[seed] if isinstance(limit, Mapping) else limit
+        late = [value is None or value > most for value in (a[seed], b[seed])]
+        assert math.isfinite(most) or None not in (a[seed], b[seed]), "censored values need a limit"
+        x, y = (most if value is None else min(value, most) for value in (a[seed], b[seed]))
+        gaps.append(x - y)
+        only_a.append(late[1] and not late[0])
+        only_b.append(late[0] and not late[1])
+        censored += sum(late)
+    loudest = max(abs(gap) for gap in gaps)
     return Difference(
         mean=statistics.fmean(gaps),
         half=_half(gaps),
-        p=_by_chance(gaps),
+        p=_by_chance([loudest if other else gap for gap, other in zip(gaps, only_b, strict=True)]),
         count=len(gaps),
         censored=censored,
-        reverse=_by_chance([-gap for gap in gaps]),
+        reverse=_by_chance([loudest if other else -gap for gap, other in zip(gaps, only_a, strict=True)]),
     )
 
 

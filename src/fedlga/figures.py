@@ -141,7 +141,8 @@ def banded(panel: Any, x: Any, runs: Any, style: tuple[str, Any], label: str) ->
     colour, dashes = style
     values = np.asarray(runs, dtype=float)
     mean = values.mean(0)
-    panel.plot(x, mean, color=colour, linestyle=dashes, linewidth=1.3, label=label)
+    marker = "o" if len(x) == 1 else None  # a line of one point is none
+    panel.plot(x, mean, color=colour, linestyle=dashes, linewidth=1.3, label=label, marker=marker)
     if len(values) > 2:  # noqa: PLR2004
         half = t_quantile(len(values)) * values.std(0, ddof=1) / len(values) ** 0.5
         panel.fill_between(x, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
@@ -229,9 +230,7 @@ def _bar(panel: Any, work: Work, measure: str, title: str) -> None:
             panel.bar(METHOD_NAMES[method], seen.mean, yerr=seen.half, capsize=2, linewidth=0, **style)
         else:
             panel.bar(METHOD_NAMES[method], 0.0)
-            panel.annotate(
-                "never" if seen.count else "", (METHOD_NAMES[method], 0), ha="center", va="bottom", fontsize=6
-            )
+            panel.annotate(seen.text(), (METHOD_NAMES[method], 0), ha="center", va="bottom", fontsize=6)
     panel.set_ylabel(title)
     panel.set_ylim(bottom=0)
     panel.grid(visible=False, axis="x")
@@ -284,6 +283,6 @@ def _audit(work: Work, files: Sequence[Path]) -> None:
         panel.axhline(1, color="#444444", linewidth=0.8)
         panel.annotate("as sent", (len(work.points) - 0.5, 1), ha="right", va="bottom", fontsize=7)
         panel.set_xticks(range(len(work.points)), [str(point.value) for point in work.points], rotation=25, ha="right")
-        panel.set(ylabel="distance to the true updates", ylim=(0, 1.15))
+        panel.set(ylabel="distance to the true updates", ylim=(0, max(1.15, panel.get_ylim()[1])))
         panel.grid(visible=False, axis="x")
         panel.legend(loc="lower left", facecolor="white", edgecolor="white", framealpha=0.9)

@@ -20,8 +20,8 @@ import numpy as np
 
 from .evidence import Estimate
 from .experiment import Experiment
-from .figures import METHOD_NAMES, banded, look, over, pyplot, within
-from .runs import Run, read
+from .figures import METHOD_COLOURS, METHOD_DASHES, METHOD_NAMES, banded, look, over, pyplot, within
+from .runs import Run, made_with, partition_of, read
 from .settings import BadInput
 
 AXES = {"rounds": "rounds", "seconds": "seconds on this machine", "simulated_seconds": "simulated seconds"}
@@ -51,6 +51,11 @@ class Group:
         """Theirs, the first seed's."""
         return self.runs[0].experiment
 
+    @property
+    def unfinished(self) -> int:
+        """Runs that are not over."""
+        return sum(not run.summary["finished"] for run in self.runs)
+
     def estimate(self, measure: str) -> Estimate:
         """A measure over the seeds."""
         return Estimate.of([run.summary.get(measure) for run in self.runs])
@@ -58,18 +63,20 @@ class Group:
 
 def collected(folders: Sequence[Path]) -> list[Group]:
     """The runs in these folders, however deep, put together by experiment."""
-    runs: list[Run] = []
+    runs: dict[Path, Run] = {}
     for folder in folders:
         if not folder.is_dir():
             raise BadInput(f"DIR: {str(folder)!r} is no folder; it takes those of runs or comparisons")
         files = [folder / "experiment.toml"] if (folder / "experiment.toml").exists() else _below(folder)
         found = [read(file.parent) for file in files]
-        runs += [run for run in found if run.records]
+        runs |= {run.folder.resolve(): run for run in found if run.records}
         if not any(run.records for run in found):
             raise BadInput(f"DIR: {str(folder)!r} holds no run with a finished round")
     together: dict[str, list[Run]] = {}
-    for run in runs:
-        together.setdefault(run.experiment.resolved().changed({"seed": 0}).to_toml(), []).append(run)
+    for run in runs.values():
+        members = together.setdefault(run.experiment.resolved().changed({"seed": 0}).to_toml(), [])
+        if run.experiment.seed not in [other.experiment.seed for other in members]:  # the same run again is no evidence
+            members.append(run)
     labels = _labels([members[0].experiment.resolved() for members in together.values()])
     return [Group(label, members) for label, members in zip(labels, together.values(), strict=True)]
 
@@ -81,16 +88,14 @@ def _below(folder: Path) -> list[Path]:
 def _labels(experiments: Sequence[Experiment]) -> list[str]:
     """Method and policy, and whatever else they differ in."""
     plain = [{k: v for k, v in e.as_dict().items() if not isinstance(v, dict)} for e in experiments]
+    for e, values in zip(experiments, plain, strict=True):  # and the settings of methods and policies
+        values |= {f"{who}.{name}": value for who, own in e.options.items() for name, value in own.items()}
     names = {name for values in plain for name in values} - {"seed", "method", "stragglers"}
-    differ = sorted(name for name in names if len({repr(values.get(name)) for values in plain}) > 1)
-    labels: list[str] = []
-    for e, values in zip(experiments, plain, strict=True):
-        more = [f"{name} {values.get(name)}" for name in differ]
-        labels.append(", ".join([f"{_name(e.method)} ({e.policy})", *more]))
-    for index, label in enumerate(labels):  # options of methods and policies may differ too
-        if labels.count(label) > 1:
-            labels[index] = f"{label} #{index + 1}"
-    return labels
+    differ = sorted(name for name in names if len({repr(v[name]) for v in plain if name in v}) > 1)
+    return [
+        ", ".join([f"{_name(e.method)} ({e.policy})", *(f"{name} {v[name]}" for name in differ if name in v)])
+        for e, v in zip(experiments, plain, strict=True)
+    ]
 
 
 def _name(method: str) -> str:
@@ -118,9 +123,10 @@ def page(groups: Sequence[Group]) -> str:
 def headline(groups: Sequence[Group]) -> str:
     """What happened, in a sentence."""
     target = groups[0].experiment.target
-    told = [_told(group) for group in groups]
+    if len({(g.experiment.dataset, g.experiment.target) for g in groups}) > 1:
+        return "; ".join(_told(group) for group in groups) + "."
     if len(groups) == 1:
-        return told[0][0].upper() + told[0][1:] + "."
+        return _told(groups[0]) + "."
     reached = [g for g in groups if g.estimate("rounds_to_target").mean is not None]
     if not reached:
         best = max(groups, key=lambda g: g.estimate("best_accuracy").mean or 0.0)
@@ -140,6 +146,8 @@ def _told(group: Group) -> str:
     seen, target = group.estimate("rounds_to_target"), group.experiment.target
     best = group.estimate("best_accuracy")
     accuracy = "" if best.mean is None else f"; best accuracy {best.text('.1%')}"
+    if group.unfinished:
+        return f"{group.label} is not over: {group.unfinished} of {len(group.runs)} runs stopped early{accuracy}"
     if seen.mean is None:
         of = f" on {seen.censored} of {seen.count} seeds" if seen.count > 1 else ""
         return f"{group.label} did not reach {target:.0%}{of}{accuracy}"
@@ -184,8 +192,13 @@ def _svg(draw: Callable[[Any], None], text: str, height: float = 2.6, width: flo
 
 
 def _style(groups: Sequence[Group], group: Group) -> tuple[str, Any]:
-    """By method where several are compared, by policy where one is; dashes by the other."""
+    """By method where several are compared, by policy where one is; dashes by the other. Else each its own."""
     e, methods = group.experiment, {g.experiment.method for g in groups}
+    kinds = [(g.experiment.method, g.experiment.policy) for g in groups]
+    if len(set(kinds)) < len(kinds) or any(method not in METHOD_NAMES for method in methods):
+        index = [g.label for g in groups].index(group.label)
+        colours, dashes = list(METHOD_COLOURS.values()), list(METHOD_DASHES.values())
+        return colours[index % len(colours)], dashes[(index + index // len(colours)) % len(dashes)]
     if len(methods) == 1 and len(groups) > 1:
         return look(e.method, e.policy)
     colour, dashes = look(e.method)
@@ -232,8 +245,8 @@ def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
 
 
 def _end(group: Group, measure: str) -> str:
-    values = [getattr(run.records[-1], measure) for run in group.runs]
-    known = [value for value in values if value is not None]
+    taken = [[value for r in run.records if (value := getattr(r, measure)) is not None] for run in group.runs]
+    known = [values[-1] for values in taken if values]
     if not known:
         return "no value"
     mean = sum(known) / len(known)
@@ -256,7 +269,7 @@ def _table(groups: Sequence[Group]) -> str:
     head = "".join(f"<th scope=col>{title}</th>" for title in known)
     rows = ""
     for group in groups:
-        cells = "".join(f"<td>{html.escape(group.estimate(name).text(form))}</td>" for name, form in known.values())
+        cells = "".join(f"<td>{html.escape(_cell(group, name, form))}</td>" for name, form in known.values())
         rows += f"<tr><th scope=row>{html.escape(group.label)}</th>{cells}</tr>"
     target = groups[0].experiment.target
     note = (
@@ -265,6 +278,12 @@ def _table(groups: Sequence[Group]) -> str:
     )
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f'<section><h2>Numbers</h2><div class="wide">{table}</div><p class=note>{note}</p></section>'
+
+
+def _cell(group: Group, measure: str, form: str) -> str:
+    """A mean; of how many seeds reached the target; or nothing, where it was not measured."""
+    seen = group.estimate(measure)
+    return "-" if seen.mean is None and not measure.endswith("_to_target") else seen.text(form)
 
 
 def states(run: Run) -> tuple[Any, list[int]]:
@@ -357,8 +376,6 @@ def _errors(groups: Sequence[Group]) -> str:
 
 def _partition(group: Group) -> str:
     """Who holds what, where the run folder says."""
-    from .runs import partition_of
-
     held = partition_of(group.runs[0].folder)
     if held is None:
         return ""
@@ -391,5 +408,5 @@ def _experiment(group: Group) -> str:
 
 
 def _versions(groups: Sequence[Group]) -> str:
-    made = {tuple(run.summary["versions"].items()) for group in groups for run in group.runs}
+    made = {tuple(made_with(run.folder).items()) for group in groups for run in group.runs}
     return "; ".join(" ".join(f"{name} {version}" for name, version in versions) for versions in sorted(made))

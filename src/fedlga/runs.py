@@ -239,20 +239,32 @@ def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
 
 
+def made_with(folder: Path) -> dict[str, str]:
+    """The versions that made a run, where its summary says."""
+    file = folder / "summary.json"
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))["versions"]) if file.is_file() else {}
+    except (ValueError, TypeError, KeyError):
+        return {}
+
+
 def partition_of(folder: Path) -> list[list[int]] | None:
     """How many examples of each class every device of a run holds; None where the folder does not say."""
     file = folder / "partition.json"
-    return json.loads(file.read_text(encoding="utf-8"))["counts"] if file.is_file() else None
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))["counts"] if file.is_file() else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _records(folder: Path) -> list[Record]:
     """The rounds of a folder; a last line that a kill cut short does not count."""
     file = folder / "rounds.jsonl"
     records: list[Record] = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
         try:
             records.append(Record.from_dict(json.loads(line)))
-        except (json.JSONDecodeError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             break
     return records
 

@@ -9,6 +9,7 @@ import os
 import queue
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
@@ -60,16 +61,21 @@ class Workers:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def ask(self, worker: int, message: dict[str, Any]) -> dict[str, Any]:
-        """Send one message to one worker and wait for its answer."""
+    def send(self, worker: int, message: dict[str, Any]) -> None:
+        """Send one message to one worker, who answers messages in their order."""
+        pipe = self._processes[worker].stdin
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # `receive` will tell
+            pipe.write(json.dumps(message) + "\n")
+            pipe.flush()
+
+    def receive(self, worker: int) -> dict[str, Any]:
+        """Wait for a worker's next answer."""
         process = self._processes[worker]
-        assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
             line = process.stdout.readline()
-        except (BrokenPipeError, ValueError):
+        except ValueError:
             line = ""
         if not line:
             raise WorkerFailed(f"worker {worker} ended unexpectedly (exit code {process.poll()})")
@@ -90,7 +96,6 @@ class Workers:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
-        self._processes = []
 
 
 @final
@@ -193,18 +198,28 @@ class Pool:
         waiting: queue.SimpleQueue[int],
         answers: Sequence[Future[dict[str, Any]]],
     ) -> None:
-        """Give one worker messages until none is left, or until one fails: then nobody begins another."""
+        """Give one worker messages until none is left, or until one fails: then nobody begins another.
+
+        It gets the next one before it is done with the last, so that it never waits for us; but not the last few, or it
+        might have two left while another has none.
+        """
+        sent: deque[int] = deque()
         while True:
+            ahead = 2 if waiting.qsize() >= 2 * len(self._workers) else 1
             try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                answers[index].set_result(self._workers.ask(worker, messages[index]))
+                while len(sent) < ahead and (index := _next(waiting)) is not None:
+                    sent.append(index)
+                    self._workers.send(worker, messages[index])
+                if not sent:
+                    return
+                answers[sent[0]].set_result(self._workers.receive(worker))
+                sent.popleft()
             except BaseException as error:
-                answers[index].set_exception(error)
-                for later in _emptied(waiting):
-                    answers[later].set_exception(error)
+                for index in [*sent, *_emptied(waiting)]:
+                    answers[index].set_exception(error)
+                for _ in range(len(sent) - 1):  # if the worker lives, it will answer what it was sent besides
+                    with contextlib.suppress(BadInput, WorkerFailed):
+                        self._workers.receive(worker)
                 return
 
     def _update(self, slot: int, numbers: dict[str, Any]) -> Update:
@@ -228,7 +243,8 @@ class Pool:
 
         def set_up(worker: int) -> None:
             try:
-                self._workers.ask(worker, message)
+                self._workers.send(worker, message)
+                self._workers.receive(worker)
             except BaseException as error:
                 failures.append(error)
 
@@ -274,10 +290,17 @@ def _message(task: Task, slot: int, home: Path) -> dict[str, Any]:
     return {"task": {**numbers, "slot": slot, "shared": list(task.shared), "home": str(home)}}
 
 
+def _next(waiting: queue.SimpleQueue[int]) -> int | None:
+    """The first in a queue that others may be taking from; None: there is none."""
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return None
+
+
 def _emptied(waiting: queue.SimpleQueue[int]) -> list[int]:
-    """What was left in a queue that others may be taking from."""
+    """All that was left in it."""
     left: list[int] = []
-    with contextlib.suppress(queue.Empty):
-        while True:
-            left.append(waiting.get_nowait())
+    while (index := _next(waiting)) is not None:
+        left.append(index)
     return left

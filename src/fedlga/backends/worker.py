@@ -99,8 +99,11 @@ def main() -> None:
             answer = {"bad": str(error)}
         except Exception:
             answer = {"error": traceback.format_exc()}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        try:
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+        except BrokenPipeError:
+            break
     # The pipe closed without our being ended: whoever started us is gone, and cannot tidy up after himself.
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -64,7 +64,10 @@ class FusedMLP:
         assert all(v.is_contiguous() for v in vectors)
         sizes = (len(batches), self.inputs, self.hidden, self.classes)
         rates = (task.lr, task.momentum, local.pull)
-        also = (task.w, local.constant, velocity)
+        assert images.dtype == w.dtype == torch.float32
+        assert labels.dtype == order.dtype == torch.int64
+        constant = None if local.constant is None else local.constant.to(w.dtype).expand_as(w).contiguous()
+        also = (task.w, constant, velocity)
         loss = train(*map(_address, vectors), *sizes, *rates, *map(_address, also))
         if loss == -1:
             raise MemoryError("no memory for a batch")

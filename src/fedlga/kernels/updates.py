@@ -31,7 +31,7 @@ def _functions() -> tuple[Any, Any] | None:
 def looked(table: torch.Tensor, signs: Vector, sums: Vector) -> float | None:
     """Add the rows of a table, each with its sign, to `sums`; the sum of all squares. None: no compiled way."""
     functions = _functions()
-    if functions is None or table.shape[1] != ROW or not table.is_contiguous():
+    if functions is None or table.shape[1] != ROW or not table.is_contiguous() or table.dtype != torch.float32:
         return None
     assert sums.is_contiguous()
     assert signs.is_contiguous()

@@ -1,6 +1,6 @@
 """The paper's tables and figures: what is run (items), the runs (work), what they say (found)."""
 
-from .found import Claim, claims, markdown, table, write
+from .found import Claim, claims, markdown, table, verdict, write
 from .items import ITEMS, Item, Point, Setting, papers_number, setting
 from .work import Work, begun_otherwise, missing, performed, summary_of, works
 
@@ -20,6 +20,7 @@ __all__ = [
     "setting",
     "summary_of",
     "table",
+    "verdict",
     "works",
     "write",
 ]

@@ -165,20 +165,28 @@ def performed(runs: Sequence[tuple[Experiment, Path]], data: Data, workers: Work
 
 
 def _close(folder: Path) -> None:
-    """Take note of what items need, and let go of the weights: hundreds of runs would fill a disk with them."""
+    """Take note of what items need; then let go of the weights: hundreds of runs would fill a disk with them."""
     records = read(folder).records
     losses = [r.train_loss for r in records if r.train_loss is not None][-10:]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     summary["last_train_loss"] = sum(losses) / len(losses) if losses else None
+    write_atomically(folder / "done.json", json.dumps(summary, indent=1) + "\n")
+    tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what only a run that is not over needs."""
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     (folder / "model.safetensors").unlink(missing_ok=True)
-    write_atomically(folder / "done.json", json.dumps(summary, indent=1) + "\n")
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
     """What a finished run found; nothing for one that is not."""
     file = folder / "done.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError:  # damaged: it is made again
+        return {}
 
 
 def _plain(text: str) -> str:
