@@ -381,9 +381,11 @@ def test_a_second_ctrl_c_does_not_wait_for_the_round(tmp_path):
 
 def test_ctrl_c_while_workers_start(tmp_path):
     process = start("run", *FAST, "--backend", "pool", "--out", "r", folder=tmp_path)
-    time.sleep(2.5)
+    until = time.monotonic() + 60
+    while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text() and time.monotonic() < until:
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
 

@@ -241,10 +241,11 @@ def _sweep(work: Work, files: Sequence[Path]) -> None:
     """Rounds to the target over what is varied; an open marker: some seeds never reached it."""
     with figure(files) as ((panel,),):
         positions = range(len(work.points))
-        for method, policy in work.kinds:
+        for index, (method, policy) in enumerate(work.kinds):
             colour, dashes = look(method)
+            aside = 0.05 * (index - (len(work.kinds) - 1) / 2)  # so that intervals do not hide each other
             x, y, errors, open_x, open_y = list[float](), list[float](), list[float](), list[float](), list[float]()
-            for position, point in zip(positions, work.points, strict=True):
+            for position, point in zip((p + aside for p in positions), work.points, strict=True):
                 values = list(work.values("rounds_to_target", method, policy, point).values())
                 seen = Estimate.of(values)
                 if seen.mean is not None:
