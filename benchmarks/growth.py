@@ -162,7 +162,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, 3, figsize=(10, 5.5))
+    figure, axes = plt.subplots(2, 3, figsize=(10, 5.5), sharey="row")  # what does not grow is flat
     looks = {
         "fedavg": ("#0072B2", "o"),
         "scaffold": ("#CC79A7", "s"),
@@ -186,7 +186,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
             axes[line, column].set_xlabel({"devices": "devices N", "cohort": "cohort K"}.get(name, name))
             axes[line, column].set_ylabel(title)
             axes[line, column].grid(visible=True, which="major", alpha=0.3)
-    axes[0, 0].legend(frameon=False)
+    axes[0, 0].legend(frameon=False, fontsize=8)
     figure.tight_layout()
     for kind in ("png", "svg"):
         figure.savefig(out / f"growth.{kind}", dpi=150)

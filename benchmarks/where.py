@@ -54,10 +54,11 @@ def row(name: str, peak: float) -> dict[str, Any]:
 
         backend.run = watched
         federation = dataclasses.replace(federation, evaluate=evaluated)
-        for _, record in rounds(federation, simulation.start, experiment.rounds - 1):
-            spent["round"].append(record.seconds)
+        for _, record in rounds(federation, simulation.start, experiment.rounds):
+            if record.round < experiment.rounds:  # the last is always evaluated
+                spent["round"].append(record.seconds)
         step, task = alone(simulation)
-    middle = {part: statistics.median(values[2:] or [0.0]) for part, values in spent.items()}
+    middle = {part: statistics.median(values[2:-1] or [0.0]) for part, values in spent.items()}
     flops = gigaflop(name if name in WORKLOADS else "batches")
     return {
         "workload": name,
