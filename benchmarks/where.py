@@ -65,7 +65,6 @@ def row(name: str, peak: float) -> dict[str, Any]:
         "round_ms": 1e3 * middle["round"],
         "train_ms": 1e3 * middle["train"],
         "evaluate_ms": 1e3 * middle["evaluate"],
-        "rest_ms": 1e3 * (middle["round"] - middle["train"] - middle["evaluate"]),
         "step_us": 1e6 * step,
         "task_us": 1e6 * task,
         "floor_ms": 1e3 * flops / peak,
