@@ -49,6 +49,7 @@ def test_a_run_folder_holds_what_people_script_against(tmp_path):
     done = fedlga.run(SMALL.changed({"method": "scaffold"}), tmp_path / "run")
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
         "experiment.toml",
+        "partition.json",
         "rounds.jsonl",
         "summary.json",
         "model.safetensors",
