@@ -37,6 +37,7 @@ check: lint types test
 
 bench: setup
 	$(BIN)/python benchmarks/simulators.py
+	$(BIN)/python benchmarks/where.py --out results/simulators/where.csv
 	$(BIN)/python benchmarks/aggregator.py --out results/aggregator/aggregator.csv
 	$(BIN)/python benchmarks/growth.py
 

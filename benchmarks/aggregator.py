@@ -1,6 +1,6 @@
 """What completing costs the aggregator: FedLGA's aggregation against FedAvg's of the same updates, in one run.
 
-    .venv/bin/python benchmarks/aggregator.py [--parameters 1000000,20000000] [--updates 10] [--out FILE]
+    .venv/bin/python benchmarks/aggregator.py [--parameters 1000000,10000000] [--updates 10] [--out FILE]
 
 FedAvg gets the updates as they arrive, as from a backend, and holds one at a time. FedLGA holds them, looks at each
 once (length and sketch), and averages them block by block. Bandwidth counts what must be moved at least: for FedAvg
@@ -11,7 +11,6 @@ with that of a plain copy of vectors of the same size. More updates than fit in 
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ import torch
 
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.fedlga import FedLGA
+from fedlga.runs import table_as_csv, write_atomically
 from fedlga.stragglers import Complete, Keep
 from fedlga.tensors import keep_freed_memory
 from fedlga.types import Server, Update
@@ -83,7 +83,7 @@ def row(parameters: int, count: int) -> dict[str, float]:
 def main() -> None:
     """Print a line for each size, and write them."""
     parser = argparse.ArgumentParser(description="FedLGA's aggregation against FedAvg's.")
-    parser.add_argument("--parameters", default="318010,1000000,10000000,20000000,100000000")
+    parser.add_argument("--parameters", default="1000000,10000000,100000000")
     parser.add_argument("--updates", default="10,100")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -102,10 +102,7 @@ def main() -> None:
             )
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        with given.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_atomically(given.out, table_as_csv(rows))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ workers' time in which they waited for work.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
 import subprocess
@@ -20,6 +19,9 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from fedlga.figures import METHOD_COLOURS, METHOD_MARKERS
+from fedlga.runs import table_as_csv, write_atomically
 
 DEVICES = [50, 500, 5_000, 50_000, 100_000]
 COHORTS = [5, 10, 50, 100, 500]
@@ -148,10 +150,7 @@ def main() -> None:
         row = {name: changes.get(name, value) for name, value in settings.items()} | json.loads(done.stdout)
         rows.append(row)
         print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
-    with (given.out / "growth.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_atomically(given.out / "growth.csv", table_as_csv(rows))
     draw(rows, given.out)
 
 
@@ -163,14 +162,6 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(2, 3, figsize=(10, 5.5), sharey="row")  # what does not grow is flat
-    looks = {
-        "fedavg": ("#0072B2", "o"),
-        "scaffold": ("#CC79A7", "s"),
-        "fedlga": ("#D55E00", "^"),
-        "feddyn": ("#56B4E9", "P"),
-        "fedprox": ("#E69F00", "D"),
-        "fednova": ("#009E73", "v"),
-    }
     base = {"devices": BASE["devices"], "cohort": BASE["cohort"], "parameters": 318_010}
     plain = [row for row in rows if row["partition"] == "classes"]
     for column, name in enumerate(base):
@@ -178,7 +169,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
         for method in dict.fromkeys(row["method"] for row in plain):
             fitting = [r for r in plain if r["method"] == method and all(r[o] == base[o] for o in others)]
             fitting.sort(key=lambda r: r[name])
-            colour, marker = looks.get(method, ("#000000", "x"))
+            colour, marker = METHOD_COLOURS[method], METHOD_MARKERS[method]
             for line, measure in enumerate(("seconds", "gigabytes")):
                 x, y = [r[name] for r in fitting], [r[measure] for r in fitting]
                 axes[line, column].loglog(x, y, color=colour, marker=marker, label=method)

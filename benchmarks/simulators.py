@@ -11,7 +11,6 @@ simulators.png/.svg into --out.
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
 import os
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedlga.runs import machine, table_as_csv, write_atomically
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE / ".work"
@@ -171,12 +172,15 @@ def _row(workload: str, peer: str, runs: dict[str, list[dict[str, Any]]], note: 
 def write(rows: list[dict[str, Any]], out: Path, command: str) -> None:
     """The table as CSV and Markdown, and the figure."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "simulators.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    peak = sgemm_peak()
-    lines = [f"`{command}` on {datetime.date.today().isoformat()}, {machine()}.", ""]
+    write_atomically(out / "simulators.csv", table_as_csv(rows))
+    (out / "simulators.md").write_text(markdown(rows, command, sgemm_peak()))
+    draw(rows, out)
+
+
+def markdown(rows: list[dict[str, Any]], command: str, peak: float) -> str:
+    """The table, a part a workload, with whether all learned the same."""
+    made = f"`{command}` on {datetime.date.today().isoformat()}, {machine()}, Python {platform.python_version()}."
+    lines = [made, ""]
     lines += [f"Two processes of one thread multiply matrices of 2048 at {peak:.0f} GFLOPS together.", ""]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         lines += [
@@ -197,13 +201,24 @@ def write(rows: list[dict[str, Any]], out: Path, command: str) -> None:
             if row["simulator"] in (NAMES["ours"], NAMES["bare"]):
                 reached = gigaflop(workload) / row["seconds"]
                 lines += ["", f"{row['simulator']}: {reached:.0f} GFLOPS, {reached / peak:.0%} of that peak."]
-        lines.append("")
-    (out / "simulators.md").write_text("\n".join(lines))
-    draw(rows, out)
+        lines += ["", agreement(workload, rows), ""]
+    versions = {row["simulator"]: row["versions"] for row in rows if row["versions"]}
+    return "\n".join([*lines, *(f"- {simulator}: {named}" for simulator, named in versions.items()), ""])
 
 
-def gigaflop(workload: str) -> float:
-    """What a round must compute: its steps, and its evaluation, counted by torch."""
+def agreement(workload: str, rows: list[dict[str, Any]]) -> str:
+    """Whether all ended with about the same accuracy: within five points, and more where test images are few."""
+    reached = {r["simulator"]: r["accuracy"] for r in rows if r["workload"] == workload and r["accuracy"] is not None}
+    ours = reached.get(NAMES["ours"], statistics.median(reached.values()))
+    allowed = 0.05 + 2 * (0.25 / WORKLOADS[workload].get("tests", 10_000)) ** 0.5
+    odd = [f"{simulator} ({accuracy:.1%})" for simulator, accuracy in reached.items() if abs(accuracy - ours) > allowed]
+    if odd:
+        return f"**Not the same work: {', '.join(odd)} ended more than {allowed:.0%} away from {ours:.1%}.**"
+    return f"All end within {allowed:.0%} of {ours:.1%} accuracy."
+
+
+def gigaflop(workload: str, tests: int | None = None) -> float:
+    """What a round must compute: its steps, and its evaluation (on `tests` images), counted by torch."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -217,7 +232,7 @@ def gigaflop(workload: str) -> float:
     with FlopCounterMode(display=False) as test, torch.no_grad():
         model.module(torch.zeros(10, *shape))
     steps = 50 if settings["steps_per_unit"] else 6000
-    tests = settings.get("tests", 10_000)
+    tests = settings.get("tests", 10_000) if tests is None else tests
     return (steps * step.get_total_flops() + tests / 10 * test.get_total_flops()) / 1e9
 
 
@@ -257,15 +272,6 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     figure.tight_layout()
     for kind in ("png", "svg"):
         figure.savefig(out / f"simulators.{kind}", dpi=150)
-
-
-def machine() -> str:
-    """What it ran on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}"
 
 
 def main() -> None:

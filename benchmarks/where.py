@@ -9,7 +9,6 @@ step on one thread, in a process of its own; `task` what a device's task takes b
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import statistics
 import time
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from simulators import WORKLOADS, gigaflop, sgemm_peak
+from simulators import gigaflop, sgemm_peak
 
 from fedlga.experiment import Experiment
 from fedlga.federation import rounds
 from fedlga.kernels.mlp import FusedMLP
+from fedlga.runs import table_as_csv, write_atomically
 from fedlga.simulation import simulate
 from fedlga.types import Task, Update
 
@@ -59,7 +59,7 @@ def row(name: str, peak: float) -> dict[str, Any]:
                 spent["round"].append(record.seconds)
         step, task = alone(simulation)
     middle = {part: statistics.median(values[2:-1] or [0.0]) for part, values in spent.items()}
-    flops = gigaflop(name if name in WORKLOADS else "batches")
+    flops = gigaflop(name, tests=10_000 if spent["evaluate"][1:] else 0)
     return {
         "workload": name,
         "round_ms": 1e3 * middle["round"],
@@ -108,10 +108,7 @@ def main() -> None:
         print("  ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{v:<9}" for k, v in found.items()))
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        with given.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_atomically(given.out, table_as_csv(rows))
 
 
 if __name__ == "__main__":

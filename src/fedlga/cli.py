@@ -475,9 +475,10 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._asked or not self._running:
+        at_once = self._asked or not self._running
+        self._asked = True  # also now: where Python drops exceptions, in a finaliser, the next round still sees it
+        if at_once:
             raise KeyboardInterrupt
-        self._asked = True
         self._say("stopping after this round; Ctrl-C again stops at once, at the last checkpoint")
 
 

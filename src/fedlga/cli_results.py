@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from pathlib import Path
 
@@ -67,32 +65,27 @@ def paper(
             done = len(folders) - len(runs)
             display.say(f"{chosen.name}: {chosen.note}")
             display.say(f"{len(runs)} runs to do" + (f", {done} done before" if done else "") + f", into {out}")
-            if runs:
-                data = load_data(chosen.base, data_dir, display.fetching)
+            data = load_data(chosen.base, data_dir, display.fetching) if runs else None
+            if data is not None:
                 check(chosen.base, data)
                 display.begin(sum(e.rounds for e, _ in runs))
-                before = 0
-                for work in todo:
-                    mine = missing([work])
-                    for step in performed(mine, data, workers):
-                        e, folder = mine[step.number - 1]
-                        if step.record is not None:
-                            display.round(step.record, before + step.record.round)
-                        else:
-                            before += e.rounds
-                            said = outcome(summary_of(folder))
-                            display.say(f"{work.item.name}: {_where(folder, out)}: {said}")
-                        if interrupts.between_rounds():
-                            whole = False
-                            break
-                    if not whole:
+            before = 0
+            for work in todo:
+                mine = missing([work])
+                for step in performed(mine, data, workers):
+                    e, folder = mine[step.number - 1]
+                    if step.record is not None:
+                        display.round(step.record, before + step.record.round)
+                    else:
+                        before += e.rounds
+                        display.say(f"{work.item.name}: {_where(folder, out)}: {outcome(summary_of(folder))}")
+                    if interrupts.between_rounds():
+                        whole = False
                         break
-                    write(work, command, machine())
-                    display.say(f"written: {out / work.item.name}/{chosen.name}.md .csv .svg .png .pdf")
-            else:
-                for work in todo:
-                    write(work, command, machine())
-                    display.say(f"written: {out / work.item.name}/{chosen.name}.md .csv .svg .png .pdf")
+                if not whole:
+                    break
+                write(work, command)
+                display.say(f"written: {out / work.item.name}/{chosen.name}.md .csv .svg .png .pdf")
     except KeyboardInterrupt:
         whole = False
     except OSError as error:
@@ -129,11 +122,3 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     except OSError as error:
         raise BadInput(f"--out: cannot write {str(file)!r} ({error.strerror})") from error
     click.echo(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB), {sum(len(g.runs) for g in groups)} runs")
-
-
-def machine() -> str:
-    """What it ran on, in a few words."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{os.cpu_count()} cores of {model or platform.machine()}"

@@ -76,7 +76,8 @@ def accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]) -> 
             panel = axes[row][column]
             for (name, policy), runs in curves.items():
                 if name == method and runs:
-                    seconds, mean, spread = _averaged(runs, measure)
+                    seconds, values = over(runs, measure, "simulated_seconds")
+                    mean, spread = values.mean(0), values.std(0)
                     colour, dashes = POLICY_COLOURS[policy], POLICY_DASHES[policy]
                     panel.plot(seconds, mean, color=colour, linestyle=dashes, linewidth=1.6, label=policy)
                     panel.fill_between(seconds, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
@@ -90,15 +91,6 @@ def accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]) -> 
     for file in files:
         figure.savefig(file, dpi=160)
     plt.close(figure)
-
-
-def _averaged(runs: Sequence[Sequence[Record]], measure: str) -> tuple[Any, Any, Any]:
-    """Mean seconds so far, mean and deviation of a measure, round by round, as far as every seed got."""
-    shortest = min(len(records) for records in runs)
-    evaluated = [i for i in range(shortest) if getattr(runs[0][i], measure) is not None]
-    spent = np.array([np.cumsum([r.simulated_seconds for r in records[:shortest]]) for records in runs]).mean(0)
-    values = np.array([[getattr(records[i], measure) for i in evaluated] for records in runs], dtype=float)
-    return spent[evaluated], values.mean(0), values.std(0)
 
 
 def pyplot() -> Any:

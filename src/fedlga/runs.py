@@ -172,6 +172,14 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
+def machine() -> str:
+    """What it ran on, in a few words."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{os.cpu_count()} cores of {model or platform.machine()}"
+
+
 def read(folder: Path) -> Run:
     """A run from its folder."""
     experiment = Experiment.load(folder / "experiment.toml")

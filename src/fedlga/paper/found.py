@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..evidence import Difference, Estimate, difference
 from ..figures import METHOD_NAMES as NAMES
-from ..runs import table_as_csv, write_atomically
+from ..runs import machine, table_as_csv, write_atomically
 from .items import Point, papers_number
 from .work import Work, summary_of, tidy
 
@@ -176,9 +176,9 @@ def table(work: Work) -> list[dict[str, str]]:
     return rows
 
 
-def markdown(work: Work, command: str, machine: str) -> str:
+def markdown(work: Work, command: str) -> str:
     """The item as a page: setting, table, claims, how it was made."""
-    rows, seeds = table(work), len({row["seed"] for row in work.found})
+    rows, tested, seeds = table(work), claims(work), len({row["seed"] for row in work.found})
     versions: dict[str, str] = work.found[0]["versions"] if work.found else {}
     lines = [f"# {work.item.title}: {work.setting.name}", ""]
     says = work.item.says
@@ -186,7 +186,7 @@ def markdown(work: Work, command: str, machine: str) -> str:
         f"Not in the paper: {says.removeprefix('ours: ')}" if says.startswith("ours") else f"The paper: {says}.",
         "",
     ]
-    lines += [f"**{verdict(claims(work), seeds)}**", ""]
+    lines += [f"**{verdict(tested, seeds)}**", ""]
     lines += [f"Setting: {work.setting.note}. Target {work.setting.base.target:.0%}.", ""]
     lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
@@ -196,7 +196,7 @@ def markdown(work: Work, command: str, machine: str) -> str:
     ]
     lines += ["", "## Does it hold here?", ""]
     lines += ["A minus B over the same seeds; p: exact one-sided test of paired differences by flipping signs.", ""]
-    made, besides = ([c for c in claims(work) if c.papers is papers] for papers in (True, False))
+    made, besides = ([c for c in tested if c.papers is papers] for papers in (True, False))
     lines += [f"- {claim.sentence()}" for claim in made]
     lines += (
         ["", "Besides, of what the paper does not speak of:", "", *(f"- {c.sentence()}" for c in besides)]
@@ -204,7 +204,7 @@ def markdown(work: Work, command: str, machine: str) -> str:
         else []
     )
     packages = " ".join(f"{name} {version}" for name, version in versions.items())
-    lines += ["", f"`{command}`; {packages}; {machine}.", ""]
+    lines += ["", f"`{command}`; {packages}; {machine()}.", ""]
     return "\n".join(lines)
 
 
@@ -215,7 +215,7 @@ RAW = (
 )
 
 
-def write(work: Work, command: str, machine: str) -> list[Path]:
+def write(work: Work, command: str) -> list[Path]:
     """The item's table (Markdown, CSV) and figure (SVG, PNG, PDF), of the runs that are done."""
     from ..figures import draw_item
 
@@ -226,7 +226,7 @@ def write(work: Work, command: str, machine: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / work.setting.name
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("md", "csv", "svg", "png", "pdf")]
-    write_atomically(files[0], markdown(work, command, machine))
+    write_atomically(files[0], markdown(work, command))
     write_atomically(files[1], table_as_csv([{name: row.get(name) for name in RAW} for row in work.found]))
     draw_item(work, files[2:])
     return files

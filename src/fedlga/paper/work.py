@@ -154,7 +154,9 @@ def begun_otherwise(runs: Sequence[tuple[Experiment, Path]]) -> None:
             raise BadInput(f"--out: {str(folder)!r} holds another experiment than this item's; take another folder")
 
 
-def performed(runs: Sequence[tuple[Experiment, Path]], data: Data, workers: Workers | None = None) -> Generator[Step]:
+def performed(
+    runs: Sequence[tuple[Experiment, Path]], data: Data | None, workers: Workers | None = None
+) -> Generator[Step]:
     """Do runs one after the other; one that was interrupted goes on where it was."""
     for number, (e, folder) in enumerate(runs, start=1):
         begun = (folder / "experiment.toml").exists()
