@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import __version__
+from .cli_fleet import fleet
 from .cli_results import paper, report
 from .settings import BadInput
 
@@ -73,7 +74,7 @@ def experiment_options(command: Command) -> Command:
         click.option("--dataset", metavar="D", help="fashion-mnist, cifar-10, cifar-100 or digits."),
         click.option("--rounds", type=int, metavar="T", help="Rounds to train."),
         click.option("--target", type=float, metavar="A", help="Test accuracy to reach, such as 0.65."),
-        click.option("--backend", metavar="B", help="serial or pool."),
+        click.option("--backend", metavar="B", help="serial, pool or flower."),
         click.option("--workers", type=int, metavar="W", help="Processes of the pool; 0: one a core."),
         click.option(
             "--audit", is_flag=True, default=None, help="Measure how close completed updates come to true ones."
@@ -95,6 +96,7 @@ def experiment_options(command: Command) -> Command:
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder. Default: a new one in runs/."
 )
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with a run that was stopped.")
+@click.option("--superlink", metavar="NAME", help="Backend flower: on the nodes of this SuperLink, not simulated ones.")
 def run(
     experiment: Path | None,
     preset: str | None,
@@ -102,6 +104,7 @@ def run(
     data_dir: str | None,
     out: Path | None,
     resume: Path | None,
+    superlink: str | None,
     **flags: Any,
 ) -> int:
     """Train a joint model: EXPERIMENT.toml, or a preset.
@@ -110,8 +113,11 @@ def run(
     """
     from . import runs
     from .display import Display, headline, run_table
+    from .flower.superlink import submitted
 
     changes = wanted(flags, sets)
+    if superlink is not None:
+        changes.setdefault("backend", "flower")
     if resume is not None:
         if experiment or preset or out:
             raise BadInput("--resume: got it with another experiment or --out; the folder holds the experiment")
@@ -121,12 +127,16 @@ def run(
         folder = out or new_folder("runs", f"{chosen.method}-{chosen.dataset}-seed{chosen.seed}")
     if resume is None:
         runs.check_free(folder)
+    if superlink is not None and chosen.backend != "flower":
+        raise BadInput(f"--superlink: got it with backend {chosen.backend!r}; it goes with backend 'flower'")
     try:
         with Display() as display, Interrupts(display.say) as interrupts:
             display.say(headline(chosen))
             display.begin(chosen.rounds, done=len(runs.read(folder).records) if resume else 0)
-            records = runs.recorded(
-                chosen, folder, resume=resume is not None, data_dir=data_dir, progress=display.fetching
+            records = (
+                runs.recorded(chosen, folder, resume=resume is not None, data_dir=data_dir, progress=display.fetching)
+                if superlink is None
+                else submitted(chosen, folder, superlink, resume=resume is not None, data_dir=data_dir)
             )
             for record in records:
                 display.round(record)
@@ -137,11 +147,14 @@ def run(
             records.close()
     except KeyboardInterrupt:
         return stopped_at_once(folder, "run")
+    if superlink is not None and not (folder / "summary.json").exists():
+        display.say(f"run folder, on the SuperLink's machine: {folder.resolve()}")
+        return 0
     finished = runs.read(folder)
     display.console.print(run_table(finished.summary))
     display.say(f"run folder: {folder}")
     if not finished.summary["finished"]:
-        display.say(f"to go on: fedlga run --resume {folder}")
+        display.say(f"to go on: fedlga run --resume {folder}" + (f" --superlink {superlink}" if superlink else ""))
     return 0 if finished.summary["finished"] and not finished.summary["diverged"] else 1
 
 
@@ -482,6 +495,7 @@ class Interrupts:
         self._say("stopping after this round; Ctrl-C again stops at once, at the last checkpoint")
 
 
+cli.add_command(fleet)
 cli.add_command(paper)
 cli.add_command(report)
 

@@ -59,11 +59,15 @@ class Evaluator:
     """Evaluates weights, wherever they are scored."""
 
     def __init__(
-        self, score: Callable[[Vector], Scores], labels: torch.Tensor, held: torch.Tensor, slow: list[int]
+        self, score: Callable[[Vector], Scores], labels: torch.Tensor, held: torch.Tensor | None, slow: list[int]
     ) -> None:
-        """`held[i, c]` is how many examples of class c device i trains on; `slow` are the devices that always are."""
+        """`held[i, c]` is how many examples of class c device i trains on; `slow` are the devices that always are.
+
+        Of real devices nobody knows what they hold.
+        """
         self._score, self._labels = score, labels
-        held = held.double()
+        self._whole = held is None
+        held = torch.ones(1, int(labels.max()) + 1).double() if held is None else held.double()
         self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data
         together = held[slow].sum(0)
         self._slow = together / together.sum() if slow else None
@@ -77,5 +81,5 @@ class Evaluator:
             accuracy=int(right.sum()) / len(right),
             loss=sum(losses) / len(right),
             accuracy_slow=None if self._slow is None else float(self._slow @ by_class.double()),
-            accuracy_worst=float((self._shares @ by_class.double()).min()),
+            accuracy_worst=None if self._whole else float((self._shares @ by_class.double()).min()),
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from .settings import BadInput, checked, choose, nearest, setting
 
+FLEETS = ("equal", "paper", "speeds", "trace", "real")
 Options = Mapping[str, Mapping[str, Any]]  # settings of methods and policies by name: {"fedprox": {"mu": 0.1}}
 
 
@@ -47,11 +48,11 @@ class Experiment:
     momentum: float = setting(0.0, "of local SGD; starts anew each round", least=0, below=1)
     clip: float = setting(0.0, "largest norm of a gradient; 0: any", least=0)
     # On what
-    fleet: str = setting("paper", "who is slow", choices=("equal", "paper", "speeds", "trace"))
+    fleet: str = setting("paper", "who is slow; real: the devices themselves, on backend flower", choices=FLEETS)
     rho: float = setting(0.5, "fleet paper: share of the selected that is slow", least=0, most=1)
     tau_min: int = setting(1, "fleet paper: a slow device does E - tau + 1 units, tau from tau_min", least=1)
     tau_max: int | None = setting(None, "fleet paper: to tau_max; unset: E - 1", least=1)
-    deadline: float | None = setting(None, "simulated seconds a round gives; unset: a second a unit", above=0)
+    deadline: float | None = setting(None, "seconds a round gives, simulated or real; unset: a second a unit", above=0)
     speeds: tuple[float, ...] = setting(
         (), "fleet speeds: SGD steps a second of each device; empty: log-normal", above=0
     )
@@ -69,8 +70,10 @@ class Experiment:
     stop_at_target: bool = setting(False, "end the run there")
     evaluate_every: int = setting(1, "rounds between evaluations", least=1)
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
-    backend: str = setting("pool", "where devices run", choices=("serial", "pool"))
-    workers: int = setting(0, "processes of the pool; 0: one a core", least=0)
+    backend: str = setting("pool", "where devices run", choices=("serial", "pool", "flower"))
+    workers: int = setting(0, "processes of the pool, or of Flower's simulation; 0: one a core", least=0)
+    grace: float = setting(30.0, "backend flower: seconds after the deadline that a reply may take", least=0)
+    patience: float = setting(3600.0, "backend flower: seconds to wait for replies where there is no deadline", above=0)
     memory_limit: float = setting(
         4.0, "gigabytes of what devices remember (Scaffold, FedDyn) in memory; the rest goes to disk", least=0
     )
@@ -290,6 +293,10 @@ def _check_together(e: Experiment) -> None:
         )
     if e.fleet == "speeds" and e.deadline is None:
         raise BadInput("deadline: fleet 'speeds' needs one; it takes a number of seconds above 0")
+    if e.fleet == "real" and e.backend != "flower":
+        raise BadInput(f"fleet: got 'real' with backend {e.backend!r}; real devices are there on backend 'flower'")
+    if e.fleet == "real" and (e.audit or e.dropout):
+        raise BadInput("fleet: got 'real' with audit or dropout; nobody simulates what a real device does")
     if (e.fleet == "trace") != (e.trace is not None):
         raise BadInput(
             f"trace: got {e.trace!r} with fleet {e.fleet!r}; fleet 'trace' takes a CSV file, others take none"

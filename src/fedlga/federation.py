@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -22,6 +22,15 @@ from .types import Backend, Evaluation, Record, Server, Task, Update
 
 if TYPE_CHECKING:
     from .types import Vector
+
+
+@dataclass
+class Mishaps:
+    """What went wrong on real devices since the last round."""
+
+    late: list[int] = field(default_factory=list[int])
+    refused: dict[int, str] = field(default_factory=dict[int, str])
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class Federation:
     by_examples: bool  # average by examples; otherwise uniformly
     evaluate_every: int = 1
     audit: bool = False
+    present: Callable[[], Sequence[int]] | None = None  # real devices: those that are there; None: always all
+    mishaps: Callable[[], Mishaps] = Mishaps
 
     @cached_property
     def all_examples(self) -> int:
@@ -72,13 +83,15 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
         server = replace(server, round=server.round + 1, memory={**server.memory, **(answer.memory or {})})
         server = aggregated(f, server, chosen, used)
 
-        note = answer.note or (None if used else nothing_used(efforts))
+        done = observed(efforts, tasks, sent)
+        note = answer.note or (None if used else nothing_used(done))
         diverged = not all_finite(server.w)
         if diverged:
             note = "the weights are no longer finite numbers: the run stops here"
         due = server.round % f.evaluate_every == 0 or server.round == until or diverged
         found = f.evaluate(server.w) if due else Evaluation()
-        done = efforts if not f.policy.waits else [replace(e, steps=0 if e.lost else e.steps_asked) for e in efforts]
+        elapsed, mishaps = time.perf_counter() - started, f.mishaps()
+        note = "; ".join(filter(None, (note, mishaps.note))) or None
         yield (
             server,
             Record(
@@ -88,19 +101,21 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
                 accuracy_slow=found.accuracy_slow,
                 accuracy_worst=found.accuracy_worst,
                 train_loss=sum(u.train_loss for u in sent) / len(sent) if sent else None,
-                seconds=time.perf_counter() - started,
-                simulated_seconds=f.fleet.seconds(efforts, waits=f.policy.waits),
+                seconds=elapsed,
+                simulated_seconds=elapsed if f.fleet.real else f.fleet.seconds(efforts, waits=f.policy.waits),
                 lr=rate(f, server.round - 1),
                 devices=[e.device for e in done],
                 steps=[e.steps for e in done],
                 steps_asked=[e.steps_asked for e in done],
-                slow=[e.device for e in efforts if e.slow],
+                slow=[e.device for e, o in zip(efforts, done, strict=True) if e.slow or 0 < o.steps < o.steps_asked],
                 absent=[e.device for e in done if e.steps == 0],
                 used=[u.device for u in used],
                 scales={u.device: u.scale for u in used if u.scale != 1},
                 growth=answer.growth,
                 agreement=answer.agreement,
                 clipped=dict(answer.clipped),
+                late=mishaps.late,
+                refused=mishaps.refused,
                 audit=audit,
                 note=note,
             ),
@@ -131,6 +146,12 @@ def all_finite(w: Vector) -> bool:
     return math.isfinite(float(w.sum())) or bool(torch.isfinite(w).all())
 
 
+def observed(efforts: Sequence[Effort], tasks: Sequence[Task], sent: Sequence[Update]) -> list[Effort]:
+    """What the devices really did: a simulated one what was drawn for it, a real one what it sent, if it did."""
+    asked, came = {t.device for t in tasks}, {u.device: u.steps for u in sent}
+    return [replace(e, steps=came.get(e.device, 0)) if e.device in asked else e for e in efforts]
+
+
 def nothing_used(efforts: Sequence[Effort]) -> str:
     """Why there was nothing to average."""
     worked = any(e.steps > 0 and not e.lost for e in efforts)
@@ -140,7 +161,11 @@ def nothing_used(efforts: Sequence[Effort]) -> str:
 def select(f: Federation, round: int) -> Counter[int]:
     """The devices of this round, and how often each was drawn (once, unless drawn with replacement)."""
     rng = generator(f.seed, Stream.SAMPLE, round)
-    return Counter(int(d) for d in rng.choice(len(f.examples), size=f.cohort, replace=f.replacement))
+    devices = len(f.examples) if f.present is None else f.present()
+    if not isinstance(devices, int):  # of real devices some may be away, or all
+        size = (f.cohort if f.replacement else min(f.cohort, len(devices))) if devices else 0
+        return Counter(int(d) for d in rng.choice(devices, size=size, replace=f.replacement)) if size else Counter()
+    return Counter(int(d) for d in rng.choice(devices, size=f.cohort, replace=f.replacement))
 
 
 def takes_part(policy: Policy, effort: Effort) -> bool:
@@ -163,6 +188,7 @@ def task(f: Federation, server: Server, effort: Effort) -> Task:
         seed=f.seed,
         shared={name: server.memory[name] for name in f.method.sends if name in server.memory},
         audit=f.audit,
+        seconds=f.fleet.deadline if f.fleet.real and not f.policy.waits else None,
     )
 
 

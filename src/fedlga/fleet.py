@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class Fleet(ABC):
     epochs: int
     deadline: float
     dropout: float
+
+    real: ClassVar[bool] = False  # devices are as slow as they are, and the deadline is in seconds of the clock
 
     @abstractmethod
     def effort(self, round: int, devices: Sequence[int]) -> list[Effort]:
@@ -131,6 +133,17 @@ class TraceFleet(Fleet):
     def _effort(self, key: tuple[int, int], asked: int) -> Effort:
         done = self.done.get(key, 1.0)
         return Effort(key[1], _whole(asked * done), asked, self.lasted.get(key, self.deadline), lost=done == 0)
+
+
+@final
+@dataclass(frozen=True)
+class RealFleet(Fleet):
+    """Real devices: how far each gets by the deadline is not for us to say. All are asked for all their work."""
+
+    real = True
+
+    def effort(self, round: int, devices: Sequence[int]) -> list[Effort]:  # noqa: D102
+        return [Effort(d, self.work[d], self.work[d], self.deadline) for d in devices]
 
 
 def log_normal_speeds(seed: int, devices: int, median: float, sigma: float) -> list[float]:

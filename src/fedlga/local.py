@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +39,7 @@ class Devices:
     resize: int = 0
     clip: float = 0.0
     fast: bool = True  # compiled code for the models it serves
+    pace: float = 0.0  # seconds that a step takes at least: to try out slow devices on a fast machine
 
     def work(self, task: Task, memory: Memory) -> tuple[Update, Memory]:
         """Do one task. Returns the update, and what the device remembers from now on."""
@@ -47,7 +49,7 @@ class Devices:
         if task.audit and steps < task.steps_asked:
             # What the device would have sent: the same work from the start, on the same batches, to its end.
             truth = self.train(replace(task, steps=task.steps_asked), local)[0]
-        upload, keep = self.method.finish(task, delta, steps, memory)
+        upload, keep = self.method.finish(task, delta, steps, memory) if steps else (self._nothing(delta), memory)
         update = Update(
             device=task.device,
             delta=delta,
@@ -64,11 +66,19 @@ class Devices:
 
     def train(self, task: Task, local: Local) -> tuple[Vector, int, float]:
         """The local SGD of a task: delta, the steps done and the mean loss."""
-        if self.kernel is not None:
+        timed = task.seconds is not None or self.pace > 0
+        if self.kernel is not None and not timed:
             return self.kernel.sgd(task, local, self.images, self.labels, list(self.rows(task, self.draws(task))))
         with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
             torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
-            return sgd(self.model, task, local, self.batches(task), clip=self.clip)
+            batches = self.batches(task)
+            if timed:
+                batches = in_time(batches, math.inf if task.seconds is None else task.seconds, self.pace)
+            return sgd(self.model, task, local, batches, clip=self.clip)
+
+    def _nothing(self, delta: Vector) -> Memory:
+        """What a device uploads that did not get to a single step."""
+        return {name: torch.zeros_like(delta) for name in self.method.uploads}
 
     @cached_property
     def kernel(self) -> FusedMLP | None:
@@ -100,6 +110,19 @@ class Devices:
                 yield from order[: task.steps * self.batch_size].split(self.batch_size)
 
         return islice(endless(), task.steps)
+
+
+def in_time(
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]], seconds: float, pace: float
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches for as long as there is time, one every `pace` seconds at most. A step that was begun is finished."""
+    started = time.monotonic()
+    for count, batch in enumerate(batches, start=1):
+        if pace:
+            time.sleep(max(0.0, min(started + count * pace, started + seconds) - time.monotonic()))
+        if time.monotonic() - started >= seconds:
+            return
+        yield batch
 
 
 def sgd(

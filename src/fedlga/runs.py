@@ -20,6 +20,7 @@ import platform
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from .types import Record, Server
 
 if TYPE_CHECKING:
     import pandas as pd
+    from flwr.serverapp import Grid
 
     from .backends.pool import Workers
     from .data.datasets import Data
@@ -49,6 +51,8 @@ MAY_CHANGE = (
     "backend",
     "workers",
     "memory_limit",
+    "grace",
+    "patience",
 )  # when a run is resumed
 
 
@@ -79,8 +83,12 @@ def recorded(
     data: Data | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
+    grid: Grid | None = None,
+    simulation: AbstractContextManager[Simulation] | None = None,
 ) -> Generator[Record]:
     """Run an experiment round by round and keep every round in `folder`.
+
+    What it runs on is made from the rest, or is the `simulation` that is handed in.
 
     Whoever stops in the middle (a `break`, Ctrl-C between rounds) finds a folder that `resume=True` goes on from, to
     the same weights as if nothing had happened.
@@ -91,28 +99,29 @@ def recorded(
     e = experiment.resolved()
     if not resume:
         check_free(folder)
-    with simulate(e, data_dir=data_dir, data=data, workers=workers, progress=progress) as simulation:
-        server, records = _resume(folder, e, simulation) if resume else (simulation.start, [])
+    making = simulation or simulate(e, data_dir=data_dir, data=data, workers=workers, progress=progress, grid=grid)
+    with making as made:
+        server, records = _resume(folder, e, made) if resume else (made.start, [])
         if not resume:
-            _create(folder, e, simulation)
+            _create(folder, e, made)
         saved = time.monotonic()
         try:
             with (folder / "rounds.jsonl").open("a", encoding="utf-8") as lines:
                 if not done(e, records):
-                    for server, record in rounds(simulation.federation, server, e.rounds):  # noqa: B020
+                    for server, record in rounds(made.federation, server, e.rounds):  # noqa: B020
                         records.append(record)
                         lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
                         lines.flush()
                         if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                            save_checkpoint(folder, server, simulation.federation.backend)
+                            save_checkpoint(folder, server, made.federation.backend)
                             saved = time.monotonic()
                         yield record
                         if done(e, records):
                             break
         except GeneratorExit:
-            _close(folder, e, server, records, simulation)
+            _close(folder, e, server, records, made)
             raise
-        _close(folder, e, server, records, simulation)
+        _close(folder, e, server, records, made)
 
 
 def done(e: Experiment, records: Sequence[Record]) -> bool:
@@ -238,7 +247,7 @@ def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
     devices = simulation.devices
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if e.devices <= PICTURED:
+        if devices is not None and e.devices <= PICTURED:
             labels = devices.labels.numpy()
             held = counts(devices.parts, labels, int(labels.max()) + 1)
             write_atomically(folder / "partition.json", json.dumps({"counts": held.tolist()}) + "\n")
@@ -302,7 +311,8 @@ def _close(folder: Path, e: Experiment, server: Server, records: Sequence[Record
     simulation.model.vector.copy_(server.w)
     state = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
     save_tensors(folder / "model.safetensors", state)
-    found = {**summary(e, records), "compiled": simulation.devices.kernel is not None}  # whose last bits are its own
+    compiled = simulation.devices is not None and simulation.devices.kernel is not None  # whose last bits are its own
+    found = {**summary(e, records), "compiled": compiled}
     write_atomically(folder / "summary.json", json.dumps(found, indent=2) + "\n")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,17 +19,20 @@ from .evaluation import Evaluator, Exam
 from .experiment import Experiment
 from .federation import Federation
 from .federation import rounds as federation_rounds
-from .fleet import Fleet, PaperFleet, SpeedFleet, log_normal_speeds, read_trace, speeds_by_class
+from .fleet import Fleet, PaperFleet, RealFleet, SpeedFleet, log_normal_speeds, read_trace, speeds_by_class
 from .local import Devices, steps_in_epoch
 from .methods import make_method
 from .models import FlatModel, make_model
 from .stragglers import make_policy
 from .tensors import keep_freed_memory
-from .types import Record, Server
+from .types import Backend, Evaluation, Record, Server
 
 if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
     from .data.sources import Progress
-    from .types import Array
+    from .flower.nodes import Nodes
+    from .types import Array, Vector
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Simulation:
     federation: Federation
     start: Server
     model: FlatModel
-    devices: Devices
+    devices: Devices | None  # None: real ones, of whom only they know what they have
 
 
 def rounds(experiment: Experiment, *, data_dir: str | Path | None = None) -> Iterator[Record]:
@@ -59,10 +62,12 @@ def simulate(
     data: Data | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
+    grid: Grid | None = None,
 ) -> Generator[Simulation]:
     """Everything an experiment needs, for as long as the `with` lasts.
 
-    `data` and `workers` may be handed in by whoever runs many experiments.
+    `data` and `workers` may be handed in by whoever runs many experiments. `grid` is for backend flower: the nodes of a
+    SuperLink; without one they are simulated.
     """
     e = experiment.resolved()
     if e.backend != "pool":
@@ -92,41 +97,58 @@ def simulate(
         )
         crew, limit = workers or own, e.memory_limit * 1e9
         tests = Exam(model, data.test_images, data.test_labels, e.resize)
-        backend = (
-            Serial(devices, limit, tests)
-            if crew is None
-            else Pool(devices, tests, crew, _setup(e, data), slots=e.cohort, audit=e.audit, memory_limit=limit)
-        )
-        try:
-            federation = Federation(
-                method=devices.method,
-                policy=make_policy(e.policy, dict(e.options.get(e.policy, {}))),
-                fleet=fleet,
-                backend=backend,
-                evaluate=Evaluator(
-                    backend.score,
-                    data.test_labels,
-                    torch.from_numpy(counts(parts, data.train_labels.numpy(), data.classes)),
-                    fleet.always_slow() if isinstance(fleet, SpeedFleet) else [],
-                ),
-                examples=[len(part) for part in parts],
-                cohort=e.cohort,
-                lr=e.lr,
-                lr_decay=e.lr_decay,
-                momentum=e.momentum,
-                seed=e.seed,
-                replacement=e.sampling == "with-replacement",
-                by_examples=e.averaging == "examples",
-                evaluate_every=e.evaluate_every,
-                audit=e.audit,
+        nodes: Nodes | None = None
+        with ExitStack() as closing:
+            if e.backend == "flower":
+                from .flower.nodes import connected
+
+                nodes = backend = closing.enter_context(connected(e, devices, tests, data_dir, worker_count(e), grid))
+            elif crew is None:
+                backend = Serial(devices, limit, tests)
+            else:
+                backend = Pool(devices, tests, crew, _setup(e, data), slots=e.cohort, audit=e.audit, memory_limit=limit)
+            closing.callback(backend.close)
+            evaluate = Evaluator(
+                backend.score,
+                data.test_labels,
+                torch.from_numpy(counts(parts, data.train_labels.numpy(), data.classes)),
+                fleet.always_slow() if isinstance(fleet, SpeedFleet) else [],
             )
-            yield Simulation(federation, start, model, devices)
-        finally:
-            backend.close()
+            examples = [len(part) for part in parts]
+            yield Simulation(make_federation(e, fleet, backend, evaluate, examples, nodes), start, model, devices)
     finally:
         torch.set_num_threads(threads)
         if own is not None:
             own.close()
+
+
+def make_federation(
+    e: Experiment,
+    fleet: Fleet,
+    backend: Backend,
+    evaluate: Callable[[Vector], Evaluation],
+    examples: Sequence[int],
+    nodes: Nodes | None = None,
+) -> Federation:
+    """The federation of an experiment, wherever its devices are."""
+    federation = Federation(
+        method=make_method(e.method, dict(e.options.get(e.method, {}))),
+        policy=make_policy(e.policy, dict(e.options.get(e.policy, {}))),
+        fleet=fleet,
+        backend=backend,
+        evaluate=evaluate,
+        examples=examples,
+        cohort=e.cohort,
+        lr=e.lr,
+        lr_decay=e.lr_decay,
+        momentum=e.momentum,
+        seed=e.seed,
+        replacement=e.sampling == "with-replacement",
+        by_examples=e.averaging == "examples",
+        evaluate_every=e.evaluate_every,
+        audit=e.audit,
+    )
+    return federation if nodes is None else replace(federation, present=nodes.present, mishaps=nodes.mishaps)
 
 
 def check(experiment: Experiment, data: Data) -> None:
@@ -184,6 +206,8 @@ def make_fleet(experiment: Experiment, data: Data, parts: list[Array]) -> Fleet:
             held = (counts(parts, data.train_labels.numpy(), data.classes) > 0).tolist()
             speeds = speeds_by_class(held, e.slow_classes, e.speed_median, e.speed_median * e.slow_speed)
         return SpeedFleet(e.seed, work, e.epochs, e.deadline, e.dropout, speeds)
+    if e.fleet == "real":
+        return RealFleet(e.seed, work, e.epochs, e.deadline, e.dropout)
     rho = e.rho if e.fleet == "paper" else 0.0
     return PaperFleet(e.seed, work, e.epochs, e.deadline, e.dropout, rho, e.tau_min, e.tau_max)
 

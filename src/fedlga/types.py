@@ -31,6 +31,7 @@ class Task:
     seed: int
     shared: Memory  # what the method sends along with the weights
     audit: bool = False  # in simulation: also find out what the full work would have given
+    seconds: float | None = None  # of real time that the device has; None: as long as the steps take
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ class Record:
     clipped: dict[int, str] = field(
         default_factory=dict[int, str]
     )  # completed devices whose scale was held back, and why
+    late: list[int] = field(
+        default_factory=list[int]
+    )  # devices whose answer to an earlier round came in this one, unused
+    refused: dict[int, str] = field(default_factory=dict[int, str])  # devices that sent what cannot be, and why
     audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
     note: str | None = None  # anything out of the ordinary, in words
 
@@ -143,7 +148,7 @@ class Record:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         """The record that `as_dict` wrote; JSON turned devices that are keys into text."""
-        by_device = {name: {int(k): v for k, v in values[name].items()} for name in ("scales", "clipped")}
+        by_device = {n: {int(k): v for k, v in values.get(n, {}).items()} for n in ("scales", "clipped", "refused")}
         fields: dict[str, Any] = {**values, **by_device}
         return cls(**fields)
 

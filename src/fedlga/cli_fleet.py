@@ -1,0 +1,66 @@
+"""The commands for a fleet of one's own, through Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .settings import BadInput
+
+
+@click.group()
+def fleet() -> None:
+    """Set up real devices: certificates, keys, commands, an app; try it all here."""
+
+
+@fleet.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--nodes", default=5, show_default=True, help="Devices, each with a key pair of its own.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Name or address nodes reach the SuperLink by.")
+@click.option("--port", default=9443, show_default=True, help="The SuperLink's; a trial's nodes take those after it.")
+def init(folder: Path, nodes: int, host: str, port: int) -> None:
+    """Write a deployment into DIR: see its README.md."""
+    from .flower import check_installed
+
+    check_installed()
+    from .flower.deployment import init as write
+
+    for path in write(folder, nodes=nodes, host=host, port=port):
+        click.echo(f"written: {path}{'/' if path.is_dir() else ''}")
+    click.echo(f"try it here: fedlga fleet up {folder} --nodes {nodes}")
+
+
+@fleet.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--nodes", default=5, show_default=True, help="How many of its devices to start.")
+@click.option("--seconds-per-step", "paces", default="", metavar="S,S,...", help="Slow devices down: one for each.")
+def up(folder: Path, nodes: int, paces: str) -> None:
+    """Start SuperLink and nodes on loopback, with TLS and node authentication."""
+    from .flower import check_installed
+
+    check_installed()
+    from .flower.deployment import Trial
+
+    try:
+        seconds = [float(pace) for pace in paces.split(",")] if paces else []
+    except ValueError as error:
+        raise BadInput(f"--seconds-per-step: got {paces!r}; it takes numbers such as 0,0.1,0.5") from error
+    if min(seconds, default=0.0) < 0 or len(seconds) > nodes:
+        raise BadInput(f"--seconds-per-step: got {paces!r}; it takes one for each node, from 0")
+    trial = Trial(folder.resolve())
+    trial.up(nodes, seconds, click.echo)
+    click.echo(f"train: FLWR_HOME={folder / 'flower'} flwr run {folder / 'app'} fleet --stream")
+    click.echo(f"stop:  fedlga fleet down {folder}")
+
+
+@fleet.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+def down(folder: Path) -> None:
+    """Stop what `fleet up` started in DIR, and nothing else."""
+    from .flower.deployment import Trial
+
+    trial = Trial(folder.resolve())
+    assert trial.settings  # or it is no fleet
+    stopped = trial.down()
+    click.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")

@@ -1,0 +1,389 @@
+"""A fleet of one's own: certificates, keys, the commands to start it, an app; and a trial of all that on loopback.
+
+DIR/
+  README.md         what is what, and what goes where
+  fleet.toml        address and number of nodes
+  ca/               the authority that signs the SuperLink's certificate: its key goes nowhere
+  superlink/        for the machine that aggregates
+  nodes/0 ...       one for each device, to be copied there
+  flower/           Flower's configuration for the commands that talk to the SuperLink (FLWR_HOME)
+  app/              a Flower app: your model and data
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ..runs import write_atomically
+from ..settings import BadInput
+
+CONNECTION = "fleet"  # what Flower's configuration calls the SuperLink
+VALID_DAYS = 825  # the most that clients take
+STARTING = 90.0  # seconds that a SuperLink or a node may take to be there
+STOPPING = 10.0  # seconds that a process has to end by itself
+
+
+def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9443) -> list[Path]:
+    """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by."""
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{str(folder)!r} is not empty; a fleet takes a folder of its own")
+    if not 1 <= nodes <= 10_000:  # noqa: PLR2004
+        raise BadInput(f"--nodes: got {nodes}; it takes 1 to 10000")
+    if not 1024 <= port <= 65_535 - nodes - 1:  # noqa: PLR2004
+        raise BadInput(f"--port: got {port}; it takes 1024 to {65_535 - nodes - 1}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        _certificates(folder, host)
+        for number in range(nodes):
+            _node_key(folder / "nodes" / str(number))
+            shutil.copy(folder / "ca" / "ca.crt", folder / "nodes" / str(number) / "ca.crt")
+        write_atomically(folder / "fleet.toml", f'host = "{host}"\nport = {port}\nnodes = {nodes}\n')
+        names = {
+            "HOST": host,
+            "PORT": str(port),
+            "NODES": str(nodes),
+            "FOLDER": str(folder.resolve()),
+            "BIN": str(Path(sys.executable).parent),
+        }
+        _templates(folder, names, nodes)
+    except OSError as error:
+        raise BadInput(f"cannot write to {str(folder)!r} ({error.strerror})") from error
+    return sorted(path for path in folder.iterdir())
+
+
+def _templates(folder: Path, names: dict[str, str], nodes: int) -> None:
+    source = resources.files("fedlga.flower") / "templates"
+
+    def fill(name: str, target: Path, **more: str) -> None:
+        text = Template((source / f"{name}.tmpl").read_text(encoding="utf-8")).substitute(names | more)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, text)
+        if target.suffix == ".sh":
+            target.chmod(0o755)
+
+    fill("README.md", folder / "README.md")
+    fill("config.toml", folder / "flower" / "config.toml")
+    fill("superlink.sh", folder / "superlink" / "superlink.sh")
+    fill("superlink.service", folder / "superlink" / "fedlga-superlink.service")
+    for number in range(nodes):
+        home = folder / "nodes" / str(number)
+        fill("node.sh", home / "node.sh", NUMBER=str(number), RUNTIME=str(int(names["PORT"]) + 1 + number))
+        fill("node.service", home / "fedlga-node.service", NUMBER=str(number))
+    for name in ("pyproject.toml", "client.py", "server.py", "task.py"):
+        inside = folder / "app" if name == "pyproject.toml" else folder / "app" / "fleet_app"
+        fill(f"app_{name}", inside / name)
+    write_atomically(folder / "app" / "fleet_app" / "__init__.py", '"""A federation of your own."""\n')
+
+
+def _certificates(folder: Path, host: str) -> None:
+    """An authority of our own, and the SuperLink's certificate for loopback and for `host`."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    def named(name: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(named(subject))
+            .issuer_name(named(issuer))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        )
+
+    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    root = (
+        certificate("fedlga fleet authority", authority, "fedlga fleet authority")
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .add_extension(_usage(x509, signs=True), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    places: list[Any] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    try:
+        places.append(x509.IPAddress(ipaddress.ip_address(host)))
+    except ValueError:
+        try:
+            places.append(x509.DNSName(host))
+        except ValueError as error:
+            raise BadInput(f"--host: got {host!r}; it takes a name or an address") from error
+    places = list(dict.fromkeys(places))
+    signed = (
+        certificate("superlink", server, "fedlga fleet authority")
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(places), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .add_extension(_usage(x509, signs=False), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    pem = serialization.Encoding.PEM
+    for key, file in ((authority, folder / "ca" / "ca.key"), (server, folder / "superlink" / "superlink.key")):
+        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        _secret(file, private)
+    for made, file in ((root, "ca/ca.crt"), (root, "superlink/ca.crt"), (signed, "superlink/superlink.crt")):
+        (folder / file).write_bytes(made.public_bytes(pem))
+
+
+def _usage(x509: Any, *, signs: bool) -> Any:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _node_key(folder: Path) -> None:
+    """The key pair by which the SuperLink knows a node."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    _secret(folder / "key", private)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    (folder / "key.pub").write_bytes(public + b"\n")
+
+
+def _secret(file: Path, content: bytes) -> None:
+    """A file that nobody else can read, from its first byte."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A deployment, all of it on this machine: on loopback, with TLS and keys as on many."""
+
+    folder: Path
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What fleet.toml says."""
+        file = self.folder / "fleet.toml"
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise BadInput(f"{str(self.folder)!r} holds no fleet: fedlga fleet init makes one") from error
+
+    @property
+    def port(self) -> int:
+        """Where the SuperLink listens."""
+        return int(self.settings["port"])
+
+    def up(self, nodes: int, paces: Sequence[float], say: Callable[[str], None]) -> None:
+        """Start the SuperLink and that many nodes; `paces` are the seconds a step takes on each."""
+        most = int(self.settings["nodes"])
+        if not 1 <= nodes <= most:
+            raise BadInput(f"--nodes: got {nodes}; this fleet has keys for 1 to {most}")
+        if running := self.running():
+            raise BadInput(f"this fleet is up already ({len(running)} processes): fedlga fleet down {self.folder}")
+        try:
+            self.start_superlink()
+            say(f"SuperLink: 127.0.0.1:{self.port}, TLS and node authentication on")
+            for number in range(nodes):
+                self.register(number)
+            say(f"{nodes} node keys registered")
+            for number in range(nodes):
+                self.start_node(number, paces[number] if number < len(paces) else 0.0)
+            self.wait_for_nodes(nodes)
+        except BaseException:
+            self.down()
+            raise
+        say(f"{nodes} nodes connected; logs in {self.folder / 'logs'}")
+
+    def start_superlink(self) -> None:
+        """And wait until it answers."""
+        if _listening(self.port):
+            raise BadInput(f"port {self.port} is taken; fleet.toml and superlink.sh name another if you change them")
+        process = self._start("superlink", ["sh", "superlink/superlink.sh"], {})
+        self._until(lambda: _answers(self.port, self.folder / "ca" / "ca.crt"), process, "superlink")
+
+    def register(self, number: int) -> None:
+        """Make a node's public key known to the SuperLink."""
+        key = self.folder / "nodes" / str(number) / "key.pub"
+        done = self.flwr("supernode", "register", str(key), CONNECTION)
+        if done.returncode and "already" not in done.stdout + done.stderr:
+            raise BadInput(f"node {number} was not registered ({_last_line(done.stdout + done.stderr)})")
+
+    def start_node(self, number: int, pace: float = 0.0, **more: str) -> subprocess.Popen[bytes]:
+        """Start a node; `more` changes what its script takes from the environment."""
+        home = self.folder / "nodes" / str(number)
+        environment = {"SUPERLINK": f"127.0.0.1:{self.port}", "SECONDS_PER_STEP": f"{pace:g}"}
+        environment |= {"FLWR_HOME": str(home / "flower"), **more}
+        return self._start(f"node-{number}", ["sh", f"nodes/{number}/node.sh"], environment)
+
+    def wait_for_nodes(self, count: int) -> None:
+        """Until so many are connected."""
+        self._until(lambda: self.online() >= count, None, f"{count} nodes")
+
+    def online(self) -> int:
+        """Nodes that are connected."""
+        done = self.flwr("supernode", "list", CONNECTION, "--format", "json")
+        try:
+            found = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            return 0
+        return sum(node.get("status") == "online" for node in found.get("nodes", []))
+
+    def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """One of Flower's own commands, on this fleet."""
+        command = [str(Path(sys.executable).with_name("flwr")), *words]
+        return subprocess.run(  # noqa: S603
+            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What Flower's processes need: its commands on the path, its files in this folder, nothing told to others."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        quiet |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; left alone, a task waits one to be started
+        return {**os.environ, "PATH": path, "FLWR_HOME": str(self.folder / "flower"), **quiet, **more}
+
+    def _start(self, name: str, command: list[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        with (logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=self.folder,
+                env=self.environment(**more),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it outlives this command, and is ended with all it starts
+            )
+        started = {**self._started(), name: {"pid": process.pid, "since": _since(process.pid)}}
+        write_atomically(self._file, json.dumps(started, indent=1) + "\n")
+        return process
+
+    def _until(self, there: Callable[[], bool], process: subprocess.Popen[bytes] | None, what: str) -> None:
+        until = time.monotonic() + STARTING
+        while not there():
+            ended = process is not None and process.poll() is not None
+            if ended or time.monotonic() > until:
+                log = self.folder / "logs" / f"{what}.log"
+                why = _last_line(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else "no answer"
+                raise BadInput(f"{what}: did not start ({why}); see {self.folder / 'logs'}")
+            time.sleep(0.2)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "up.json"
+
+    def _started(self) -> dict[str, dict[str, Any]]:
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(self._file.read_text(encoding="utf-8"))
+        return {}
+
+    def running(self) -> dict[str, int]:
+        """The processes that `up` started and that still run: name and number."""
+        return {
+            name: int(told["pid"])
+            for name, told in self._started().items()
+            if _since(int(told["pid"])) == told["since"] is not None
+        }
+
+    def stop(self, *names: str, kill: bool = False) -> None:
+        """End some of them, with all they started; `kill`: without asking first."""
+        running = {name: pid for name, pid in self.running().items() if name in names}
+        for pid in running.values():
+            _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
+        until = time.monotonic() + STOPPING
+        while any(_group_alive(pid) for pid in running.values()) and time.monotonic() < until:
+            time.sleep(0.05)
+        for pid in running.values():
+            _signal(pid, signal.SIGKILL)
+
+    def down(self) -> list[str]:
+        """End what `up` started, and nothing else; the names of what was still running."""
+        running = list(self.running())
+        self.stop(*[name for name in running if name != "superlink"])
+        self.stop("superlink")
+        self._file.unlink(missing_ok=True)
+        return running
+
+
+def _status(pid: int | str) -> list[str] | None:
+    """What the kernel says of a process, from its state on; None: it is not there, or only waits to be buried."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields
+
+
+def _since(pid: int) -> int | None:
+    """When a process began, in the kernel's ticks: a number that is used again belongs to another process."""
+    fields = _status(pid)
+    return None if fields is None else int(fields[19])
+
+
+def _group_alive(group: int) -> bool:
+    """Whether a process, or any that it started, still runs."""
+    found = (_status(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return any(int(fields[2]) == group for fields in found if fields is not None)
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _answers(port: int, authority: Path) -> bool:
+    """Whether a server is there whose certificate is signed by this authority."""
+    context = ssl.create_default_context(cafile=authority)
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), timeout=2) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1"),
+    ):
+        return True
+    return False
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,189 @@
+"""What runs on a node: a Flower ClientApp that does tasks, stops when the time is up, and keeps its own memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from ..backends.memories import recall, remember
+from ..experiment import Experiment
+from ..local import Devices
+from ..methods import make_method
+from ..models import FlatModel, make_model
+from ..settings import BadInput
+from ..simulation import input_shape, load_data, make_parts
+from ..tensors import load_tensors, save_tensors
+from .messages import NUMBERS, SETUP, task_of, update_content
+
+if TYPE_CHECKING:
+    from ..types import Array, Memory
+
+NodeConfig = Mapping[str, Any]
+Examples = tuple[torch.Tensor, torch.Tensor]  # images and labels
+KEPT = 2  # rounds of memory: one may have to be done again after the aggregator was restored
+
+
+@dataclass(frozen=True)
+class Own:
+    """A user's own model and data, for who has them: the data stays here."""
+
+    model: Callable[[], torch.nn.Module]
+    train_data: Callable[[NodeConfig], Examples]
+
+
+def client_app(
+    model: Callable[[], torch.nn.Module] | None = None, train_data: Callable[[NodeConfig], Examples] | None = None
+) -> ClientApp:
+    """A Flower ClientApp for a device: with your model and data, or those that the experiment names.
+
+    The node's configuration may say: device (its number; partition-id does as well), state-dir (where it keeps what it
+    remembers), data-dir (of the experiment's dataset), seconds-per-step (a step takes at least that: to try out slow
+    devices).
+    """
+    app = ClientApp()
+    own = Own(model, train_data) if model is not None and train_data is not None else None
+
+    @app.query()
+    def who(message: Message, context: Context) -> Message:
+        """Which device this is, and how many examples it has."""
+        devices = _devices(message, context, own)
+        device = number(context.node_config)
+        told = MetricRecord({"device": device, "examples": len(devices.parts[device])})
+        return Message(RecordDict({NUMBERS: told}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        """Do a task, as far as its time allows."""
+        started = time.monotonic()
+        devices = _devices(message, context, own)
+        task = task_of(message)
+        if task.device != number(context.node_config):
+            raise BadInput(f"this is device {number(context.node_config)}, and the task is for {task.device}")
+        if task.seconds is not None:
+            task = replace(task, seconds=max(0.0, task.seconds - (time.monotonic() - started)))
+        home = _home(message, context)
+        update, memory = devices.work(task, home.recall(task.round, task.device))
+        if memory and update.steps:
+            home.remember(task.round, task.device, memory)
+        return Message(update_content(update, task.round, time.monotonic() - started), reply_to=message)
+
+    return app
+
+
+def number(config: NodeConfig) -> int:
+    """Which device a node is."""
+    found = config.get("device", config.get("partition-id"))
+    if not isinstance(found, int):
+        raise BadInput("node config: it needs device=N, the number of this device")
+    return found
+
+
+def _devices(message: Message, context: Context, own: Own | None) -> Devices:
+    torch.set_num_threads(1)
+    setup, config = message.content.config_records[SETUP], context.node_config
+    text = str(setup["experiment"])
+    if own is None:
+        devices = _named_devices(text, str(setup.get("data_dir") or config.get("data-dir") or ""))
+    else:
+        devices = _own_devices(text, own, tuple(sorted(config.items())))
+    return replace(devices, pace=float(config.get("seconds-per-step", 0.0)))
+
+
+@lru_cache(maxsize=1)
+def _named_devices(text: str, folder: str) -> Devices:
+    """All devices of an experiment: its data is public, and this node uses its own part. Nodes of one process share."""
+    e = Experiment.from_toml(text)
+    data = load_data(e, folder or None)
+    model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
+    return _made(e, model, data.train_images, data.train_labels, make_parts(e, data))
+
+
+@lru_cache(maxsize=1)
+def _own_devices(text: str, own: Own, config: tuple[tuple[str, Any], ...]) -> Devices:
+    e = Experiment.from_toml(text)
+    images, labels = own.train_data(dict(config))
+    nobody = [np.arange(0)] * number(dict(config))
+    return _made(e, FlatModel(own.model().train()), images, labels, [*nobody, np.arange(len(labels))])
+
+
+def _made(e: Experiment, model: FlatModel, images: torch.Tensor, labels: torch.Tensor, parts: list[Array]) -> Devices:
+    return Devices(
+        method=make_method(e.method, dict(e.options.get(e.method, {}))),
+        model=model,
+        images=images,
+        labels=labels,
+        parts=parts,
+        batch_size=e.batch_size,
+        augment=e.augment,
+        resize=e.resize,
+        clip=e.clip,
+        fast=e.fast,
+    )
+
+
+class Simulated:
+    """Memories of simulated devices: in a folder that the aggregator sees too, for its checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def recall(self, round: int, device: int) -> Memory:
+        """What a device remembers."""
+        return recall(self._folder, device)
+
+    def remember(self, round: int, device: int, memory: Memory) -> None:
+        """Keep it."""
+        remember(self._folder, device, memory)
+
+
+class Home:
+    """A device's memory on its own disk. It survives a restart of the node, and nobody else sees it.
+
+    The last rounds are kept, each in a file: an aggregator that was restored from a checkpoint may ask for a round
+    again, and it is then done from the same memory as the first time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def recall(self, round: int, device: int) -> Memory:
+        """What the device remembered before this round."""
+        earlier = [file for file in self._files() if int(file.stem) < round]
+        return load_tensors(earlier[-1])[0] if earlier else {}
+
+    def remember(self, round: int, device: int, memory: Memory) -> None:
+        """Keep what it remembers after this round."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        save_tensors(self._folder / f"{round}.safetensors", memory)
+        files = self._files()
+        for file in [f for f in files if int(f.stem) > round] + [f for f in files if int(f.stem) <= round][:-KEPT]:
+            file.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.safetensors"), key=lambda file: int(file.stem))
+
+
+def _home(message: Message, context: Context) -> Simulated | Home:
+    setup = message.content.config_records[SETUP]
+    if folder := setup.get("memory"):
+        return Simulated(Path(str(folder)))
+    state = context.node_config.get("state-dir")
+    default = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedlga"
+    home = Path(str(state)) if state else default / f"node-{context.node_id}"
+    name = str(setup["name"])
+    if not name.isalnum():
+        raise BadInput(f"the run's name is {name!r}")
+    return Home(home / name)
+
+
+app = client_app()  # for experiments that name their model and data
