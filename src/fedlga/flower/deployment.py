@@ -26,7 +26,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -192,6 +192,7 @@ class Trial:
     """A deployment, all of it on this machine: on loopback, with TLS and keys as on many."""
 
     folder: Path
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]], repr=False)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -289,6 +290,7 @@ class Trial:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # it outlives this command, and is ended with all it starts
             )
+        self._children.append(process)
         started = {**self._started(), name: {"pid": process.pid, "since": _since(process.pid)}}
         write_atomically(self._file, json.dumps(started, indent=1) + "\n")
         return process
@@ -322,14 +324,18 @@ class Trial:
 
     def stop(self, *names: str, kill: bool = False) -> None:
         """End some of them, with all they started; `kill`: without asking first."""
-        running = {name: pid for name, pid in self.running().items() if name in names}
-        for pid in running.values():
+        leaders = [pid for name, pid in self.running().items() if name in names]
+        theirs = {pid: since for leader in leaders for pid, since in _family(leader).items()}
+        for pid in theirs if kill else leaders:
             _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
         until = time.monotonic() + STOPPING
-        while any(_group_alive(pid) for pid in running.values()) and time.monotonic() < until:
+        while any(_since(pid) == since for pid, since in theirs.items()) and time.monotonic() < until:
             time.sleep(0.05)
-        for pid in running.values():
+        for pid in [pid for pid, since in theirs.items() if _since(pid) == since]:
             _signal(pid, signal.SIGKILL)
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=1 if child.pid in theirs else 0)  # whoever started them buries them
 
     def down(self) -> list[str]:
         """End what `up` started, and nothing else; the names of what was still running."""
@@ -355,15 +361,19 @@ def _since(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
-def _group_alive(group: int) -> bool:
-    """Whether a process, or any that it started, still runs."""
-    found = (_status(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return any(int(fields[2]) == group for fields in found if fields is not None)
+def _family(leader: int) -> dict[int, int]:
+    """A process with all that it started, and those started, and when each began."""
+    found = {int(entry.name): _status(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    alive = {pid: fields for pid, fields in found.items() if fields is not None}
+    family = {leader} & set(alive)
+    while more := {pid for pid, fields in alive.items() if int(fields[1]) in family} - family:
+        family |= more
+    return {pid: int(alive[pid][19]) for pid in family}
 
 
-def _signal(group: int, number: int) -> None:
+def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+        os.kill(pid, number)
 
 
 def _listening(port: int) -> bool:

@@ -177,13 +177,16 @@ def _home(message: Message, context: Context) -> Simulated | Home:
     setup = message.content.config_records[SETUP]
     if folder := setup.get("memory"):
         return Simulated(Path(str(folder)))
+    return home_of(context, str(setup["name"]))
+
+
+def home_of(context: Context, name: str) -> Home:
+    """Where this node keeps what it remembers of the run that is called `name`."""
+    if not name.isalnum():
+        raise BadInput(f"the run's name is {name!r}; it takes letters and digits")
     state = context.node_config.get("state-dir")
     default = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedlga"
-    home = Path(str(state)) if state else default / f"node-{context.node_id}"
-    name = str(setup["name"])
-    if not name.isalnum():
-        raise BadInput(f"the run's name is {name!r}")
-    return Home(home / name)
+    return Home((Path(str(state)) if state else default / f"node-{context.node_id}") / name)
 
 
 app = client_app()  # for experiments that name their model and data

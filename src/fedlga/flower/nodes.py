@@ -58,6 +58,12 @@ def connected(
         yield nodes
 
 
+def in_a_line(reason: str | None) -> str:
+    """What went wrong on a node, without the way it took through Flower and Ray."""
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[-1].rpartition("Message: ")[2].rstrip("'>") if lines else "no reason given"
+
+
 @final
 class Nodes:
     """Devices as the nodes of a Flower grid. What they remember stays with them."""
@@ -85,7 +91,7 @@ class Nodes:
         self._grace, self._patience, self._strict = grace, patience, strict
         self._name = secrets.token_hex(8)  # by which devices know this run from others
         self._known: dict[int, tuple[int, int] | None] = {}  # node -> device and examples; None: of no use
-        self._unanswered: dict[str, int] = {}  # messages of earlier rounds -> device
+        self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
         self._mishaps = Mishaps()
 
     def wait_for_all(self, seconds: float) -> list[int]:
@@ -104,7 +110,21 @@ class Nodes:
         found = sorted(self._device_of(online))
         missing = self._devices - len(found)
         self._mishaps.note = f"{missing} of {self._devices} devices are not connected" if missing else None
-        return found
+        owing = self._owing()
+        return [device for device in found if device not in owing]
+
+    def _owing(self) -> set[int]:
+        """Devices that still have an earlier round's task, or lost it: another one would only queue behind it."""
+        for reply in self._pull(self._owed) if self._owed else []:
+            self._too_late(reply)
+        self._owed = {m: (device, expiry) for m, (device, expiry) in self._owed.items() if time.monotonic() < expiry}
+        return {device for device, _ in self._owed.values()}
+
+    def _too_late(self, reply: Message) -> None:
+        """Count an answer to a round that is over. It is used for nothing."""
+        device, _ = self._owed.pop(reply.metadata.reply_to_message_id)
+        if not reply.has_error():
+            self._mishaps.late.append(device)
 
     @property
     def examples(self) -> dict[int, int]:
@@ -126,7 +146,7 @@ class Nodes:
                 node = asked.pop(reply.metadata.reply_to_message_id)
                 self._known[node] = None if reply.has_error() else self._told(reply)
                 if reply.has_error() and reply.error.code not in GONE and self._strict:
-                    raise NodesFailed(f"node {node} failed: {reply.error.reason}")
+                    raise NodesFailed(f"a node failed: {in_a_line(reply.error.reason)}")
             time.sleep(SOONEST if self._strict else LATEST)
         self._known |= dict.fromkeys(asked.values())
 
@@ -156,9 +176,13 @@ class Nodes:
             return
         setup = ConfigRecord({**self._setup, "name": self._name})
         nodes = self._device_of(self._known)
-        found = {t.device: Message(task_content(t, setup), nodes[t.device], MessageType.TRAIN) for t in tasks}
-        task_by_message = dict(zip(self._push(list(found.values())), tasks, strict=True))
-        until = time.monotonic() + self._longest(tasks)
+        longest = self._longest(tasks)
+        messages = [
+            Message(task_content(t, setup), nodes[t.device], MessageType.TRAIN, ttl=longest + self._grace + 1)
+            for t in tasks
+        ]
+        task_by_message = dict(zip(self._push(messages), tasks, strict=True))
+        until = time.monotonic() + longest
         updates: dict[int, Update | None] = {}
         failures: dict[int, str] = {}
         for task in tasks:
@@ -172,7 +196,8 @@ class Nodes:
             update = updates.get(task.device)
             if update is not None:
                 yield update
-        self._unanswered |= {message: task.device for message, task in task_by_message.items()}
+        expiry = until + self._grace
+        self._owed |= {message: (task.device, expiry) for message, task in task_by_message.items()}
         if failures and (self._strict or len(failures) == len(tasks)):
             device, reason = next(iter(failures.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
@@ -183,22 +208,19 @@ class Nodes:
 
     def _gather(self, waiting: dict[str, Task], updates: dict[int, Update | None], failures: dict[int, str]) -> bool:
         """Look for answers once; whether there were any."""
-        replies = self._pull([*waiting, *self._unanswered])
+        replies = self._pull([*waiting, *self._owed])
         for reply in replies:
-            message = reply.metadata.reply_to_message_id
-            if message in self._unanswered:
-                device = self._unanswered.pop(message)
-                if not reply.has_error():
-                    self._mishaps.late.append(device)
+            if reply.metadata.reply_to_message_id in self._owed:
+                self._too_late(reply)
                 continue
-            task = waiting.pop(message)
+            task = waiting.pop(reply.metadata.reply_to_message_id)
             try:
                 updates[task.device] = None  # unless it is a good one
                 if not reply.has_error():
                     update = update_of(reply.content, task, self._uploads)
                     updates[task.device] = update if update.steps else None
                 elif reply.error.code not in GONE:
-                    failures[task.device] = reply.error.reason or "no reason given"
+                    failures[task.device] = in_a_line(reply.error.reason)
                     raise Refused(f"it failed: {failures[task.device]}")
             except Refused as refused:
                 self._mishaps.refused[task.device] = str(refused)

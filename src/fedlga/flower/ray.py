@@ -31,7 +31,7 @@ def simulated_grid(nodes: int, workers: int) -> Generator[Grid]:
 
     from .device import app as client
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong comes back as an answer
     ready: SimpleQueue[Grid | BaseException] = SimpleQueue()
     over = Event()
     server = ServerApp()

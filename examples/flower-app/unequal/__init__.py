@@ -1,0 +1,1 @@
+"""A Flower app whose devices are not equal."""

@@ -1,0 +1,79 @@
+"""Flower's own simulation, on real Ray processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedlga.experiment import preset
+from fedlga.flower.ray import simulated_grid
+from fedlga.methods import METHODS
+from fedlga.simulation import simulate
+from test_backends_agree import HARD, outcome
+
+pytestmark = [
+    pytest.mark.xdist_group("flower"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray's own sockets and files
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # where devices keep their memory
+    with simulated_grid(8, 2) as made:
+        yield made
+    os.environ.pop("XDG_STATE_HOME")
+    if before is not None:
+        os.environ["XDG_STATE_HOME"] = before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_methods_on_ray_give_what_serial_gives_to_the_last_bit(method, grid):
+    from fedlga.federation import rounds
+
+    experiment = preset("digits").changed({**HARD, "method": method})
+    server, _, records = outcome(experiment)
+    with simulate(experiment.changed({"backend": "flower"}), grid=grid) as simulation:
+        played = list(rounds(simulation.federation, simulation.start, experiment.rounds))
+    assert torch.equal(server.w, played[-1][0].w)
+    assert [replace(record, seconds=0.0) for _, record in played] == records
+
+
+def test_a_run_that_was_stopped_ends_as_if_nothing_had_been(tmp_path):
+    """The command itself, with devices that remember: three rounds, and two and one more, are the same."""
+    words = ["--preset", "digits", "--method", "scaffold", "--backend", "flower", "--set", "devices=5"]
+    words += ["--set", "cohort=2", "--set", "steps_per_epoch=2"]
+    fedlga(tmp_path, "run", *words, "--backend", "serial", "--rounds", "3", "--out", "whole")
+    fedlga(tmp_path, "run", *words, "--rounds", "2", "--out", "parts")
+    fedlga(tmp_path, "run", "--resume", "parts", "--rounds", "3")
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert models[0] == models[1]
+
+
+def test_a_client_that_fails_fails_the_run(tmp_path):
+    """Left to itself, Flower's simulation ends with 0 and an untrained model."""
+    (tmp_path / "mine.py").write_text(
+        "import os\nfrom torch import nn\n"
+        "def net(shape, classes):\n"
+        "    if 'RAY_JOB_ID' in os.environ: raise RuntimeError('this device has no heart')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    words = ["--preset", "digits", "--backend", "flower", "--set", "model=mine:net", "--rounds", "2", "--out", "r"]
+    done = fedlga(tmp_path, "run", *words, code=2)
+    assert "failed" in done.stderr
+    assert "no heart" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def fedlga(folder, *words, code=0):
+    command = [sys.executable, "-m", "fedlga.cli", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
