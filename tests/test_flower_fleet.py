@@ -90,7 +90,9 @@ def start_app(trial, app, out, **config):
 
 
 def test_a_superlink_gives_what_serial_gives_and_survives_being_killed(trial, tmp_path):
-    """Scaffold over TLS; the SuperLink is killed in the middle, started again with its database: the run goes on."""
+    """Scaffold over TLS. In the middle the SuperLink is killed and started again with its database, and a node is
+    stopped and started: the run goes on, to the same weights.
+    """
     fedlga(trial, tmp_path, "run", *EXPERIMENT, "--rounds", "4", "--out", "serial")
     command = [sys.executable, "-m", "fedlga.cli", "run", *EXPERIMENT, "--rounds", "4", "--superlink", "fleet"]
     process = subprocess.Popen(
@@ -109,7 +111,9 @@ def test_a_superlink_gives_what_serial_gives_and_survives_being_killed(trial, tm
     assert len(err.strip().splitlines()) == 1
     held = {node: sorted((trial.folder / "nodes" / node / "state").glob("*/*.safetensors")) for node in ("0", "1")}
     assert all(held.values()), "what a device remembers lies with it"
+    trial.stop("node-0")  # whose memory is on its disk
     trial.start_superlink()
+    trial.start_node(0)
     trial.wait_for_nodes(2)
     done = fedlga(trial, tmp_path, "run", "--resume", "r", "--superlink", "fleet")
     assert "round 4/4" in done.stdout
@@ -122,53 +126,6 @@ def test_a_superlink_gives_what_serial_gives_and_survives_being_killed(trial, tm
     crossed = [path.name for path in (tmp_path / "r" / "checkpoint" / "devices").iterdir()]
     assert crossed == ["0.safetensors"]
     assert list(load_file(tmp_path / "r" / "checkpoint" / "devices" / "0.safetensors")) == ["name"]
-
-
-def test_nodes_that_are_slow_late_killed_and_back(trial, tmp_path):
-    """Node 2 joins after the first round and is slow; node 1 is killed in a round, and comes back."""
-    out = tmp_path / "run"
-    trial.register(2)
-    settings = {"rounds": 60, "devices": 3, "cohort": 3, "deadline": 1.5, "grace": 15.0, "method": "scaffold"}
-    process = start_app(trial, trial.folder / "app", out, **settings)
-
-    def after(condition):
-        wait(lambda: any(map(condition, rounds_in(out))) or process.poll() is not None, trial)
-        assert process.poll() is None, (trial.folder / "logs" / "run.log").read_text() + logs(trial)
-
-    after(lambda record: record["used"] == [0, 1] or record["used"] == [1, 0])
-    trial.start_node(2, pace=0.2)
-    after(lambda record: 2 in record["used"])
-    seen = len(rounds_in(out))
-    before = {file.name for file in (trial.folder / "nodes" / "1" / "state").glob("*/*.safetensors")}
-    wait(lambda: busy(trial, 1), trial)
-    trial.stop("node-1", kill=True)
-    after(lambda record: record["round"] > seen and 1 in record["absent"] and 0 in record["used"])
-    trial.start_node(1)
-    gone = len(rounds_in(out))
-    after(lambda record: record["round"] > gone and 1 in record["used"])
-    trial.flwr("stop", run_id(trial, "run"), "fleet")
-    process.wait(timeout=LONGEST)
-    records = rounds_in(out)
-    slow = [dict(zip(r["devices"], zip(r["steps"], r["steps_asked"], strict=True), strict=True)) for r in records]
-    worked = [done[2] for done in slow if 2 in done and done[2][0]]
-    assert worked, "the slow one never sent anything"
-    assert all(0 < steps < asked and steps <= 8 for steps, asked in worked)  # 1.5 s at 0.2 s a step
-    assert any(2 in r["slow"] and 2 in r["used"] for r in records)
-    assert "1 of 3 devices are not connected" in records[0]["note"]
-    assert before
-    assert all(torch.isfinite(v).all() for v in load_file(out / "checkpoint" / "server.safetensors").values())
-
-
-def busy(trial, node):
-    """Whether a node's app is at work."""
-    group = trial.running()[f"node-{node}"]
-    found = subprocess.run(["pgrep", "-g", str(group), "-f", "flwr-clientapp"], capture_output=True, check=False)
-    return found.returncode == 0
-
-
-def run_id(trial, name):
-    text = (trial.folder / "logs" / f"{name}.log").read_text()
-    return text.partition("Successfully started run ")[2].split()[0]
 
 
 BAD_CLIENT = """
@@ -244,6 +201,50 @@ def test_strangers_are_turned_away(trial):
     assert "SuperNode ID" not in log.read_text()
     assert trial.online() <= before
     trial.stop("node-4", kill=True)
+
+
+def test_nodes_that_come_late_are_slow_and_are_killed(trial, tmp_path):
+    """Node 2 joins after the first round and is slow; node 1 is killed in the middle of a round."""
+    out = tmp_path / "run"
+    trial.register(2)
+    trial.stop("node-2")
+    settings = {"rounds": 60, "devices": 3, "cohort": 3, "deadline": 1.5, "grace": 15.0, "method": "scaffold"}
+    process = start_app(trial, trial.folder / "app", out, **settings)
+
+    def after(condition):
+        wait(lambda: any(map(condition, rounds_in(out))) or process.poll() is not None, trial)
+        assert process.poll() is None, (trial.folder / "logs" / "run.log").read_text() + logs(trial)
+
+    after(lambda record: sorted(record["used"]) == [0, 1])
+    trial.start_node(2, pace=0.2)
+    after(lambda record: 2 in record["used"])
+    seen = len(rounds_in(out))
+    wait(lambda: busy(trial, 1), trial)
+    trial.stop("node-1", kill=True)
+    after(lambda record: record["round"] > seen and 1 in record["absent"] and 0 in record["used"])
+    killed = len(rounds_in(out))
+    after(lambda record: record["round"] > killed and sorted(record["used"]) == [0, 2])
+    trial.flwr("stop", run_id(trial, "run"), "fleet")
+    process.wait(timeout=LONGEST)
+    records = rounds_in(out)
+    assert "1 of 3 devices are not connected" in records[0]["note"]
+    assert any(2 in r["slow"] and 2 in r["used"] for r in records)
+    told = [dict(zip(r["devices"], zip(r["steps"], r["steps_asked"], strict=True), strict=True)) for r in records]
+    worked = [done[2] for done in told if 2 in done and done[2][0]]
+    assert all(0 < steps < asked and steps <= 8 for steps, asked in worked)  # 1.5 s at 0.2 s a step
+    assert all(torch.isfinite(v).all() for v in load_file(out / "checkpoint" / "server.safetensors").values())
+
+
+def busy(trial, node):
+    """Whether a node's app is at work."""
+    group = trial.running()[f"node-{node}"]
+    found = subprocess.run(["pgrep", "-g", str(group), "-f", "flwr-clientapp"], capture_output=True, check=False)
+    return found.returncode == 0
+
+
+def run_id(trial, name):
+    text = (trial.folder / "logs" / f"{name}.log").read_text()
+    return text.partition("Successfully started run ")[2].split()[0]
 
 
 def test_down_ends_what_up_started_and_nothing_else(tmp_path):

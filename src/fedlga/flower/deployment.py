@@ -326,7 +326,7 @@ class Trial:
         """End some of them, with all they started; `kill`: without asking first."""
         leaders = [pid for name, pid in self.running().items() if name in names]
         theirs = {pid: since for leader in leaders for pid, since in _family(leader).items()}
-        for pid in theirs if kill else leaders:
+        for pid in theirs:
             _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
         until = time.monotonic() + STOPPING
         while any(_since(pid) == since for pid, since in theirs.items()) and time.monotonic() < until:
