@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from dataclasses import replace
 
@@ -65,8 +66,8 @@ def test_the_memory_of_a_device_stays_with_it_and_only_updates_cross(tmp_path):
         size, data = len(server.w), simulation.devices
         assert data is not None
         images = data.images
-    assert list(checkpoint) == [0]  # the run's name alone
-    assert list(checkpoint[0]) == ["name"]
+    assert list(checkpoint) == [0]  # the run's name, and which rounds counted
+    assert sorted(checkpoint[0]) == ["flower.counted", "flower.name"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
     for content in grid.crossed:
         if set(content) == {NUMBERS}:  # the answer to "who are you?"
@@ -95,22 +96,77 @@ def test_a_round_that_is_done_again_starts_from_the_same_memory(tmp_path):
     """An aggregator that went back to a checkpoint asks for a round again: the weights come out the same."""
     experiment = preset("digits").changed({**SMALL, "method": "scaffold", "rounds": 4})
     with simulate(experiment, grid=HereGrid(4, tmp_path)) as simulation:
-        played = list(rounds(simulation.federation, simulation.start, 4))
+        backend, played, kept = simulation.federation.backend, [], []
+        for step in rounds(simulation.federation, simulation.start, 4):
+            played.append(step)
+            kept.append(list(backend.memories()))
+        backend.restore(kept[2])
         again = list(rounds(simulation.federation, played[2][0], 4))
     assert torch.equal(played[3][0].w, again[-1][0].w)
     assert len(list(tmp_path.glob("0/*/*.safetensors"))) == 2
 
 
-def test_a_home_forgets_what_was_not_to_be(tmp_path):
-    home = Home(tmp_path / "run")
-    for round in range(4):
-        home.remember(round, 0, {"v": torch.full((2,), float(round))})
-    assert home.recall(4, 0)["v"].tolist() == [3, 3]
-    assert home.recall(3, 0)["v"].tolist() == [2, 2]
-    home.remember(2, 0, {"v": torch.full((2,), 9.0)})  # round 2 again, otherwise: round 3 never was
-    assert home.recall(3, 0)["v"].tolist() == [9, 9]
-    assert home.recall(9, 0)["v"].tolist() == [9, 9]
-    assert home.recall(0, 0) == {}
+def test_a_home_goes_on_from_what_counted(tmp_path):
+    def memory(value):
+        return {"v": torch.full((2,), float(value))}
+
+    folder = tmp_path / "run"
+    assert Home(folder, -1).recall(0) == {}
+    Home(folder, -1).remember(0, 0, memory(0))
+    assert Home(folder, -1).recall(0) == {}  # round 0 came too late: it never was
+    Home(folder, -1).remember(1, 0, memory(1))
+    Home(folder, 1).remember(2, 0, memory(2))
+    assert Home(folder, 1).recall(0)["v"].tolist() == [1, 1]  # round 2 was dropped, or is to be done again
+    assert Home(folder, 2).recall(0)["v"].tolist() == [2, 2]
+    assert sorted(file.name for file in folder.iterdir()) == ["1.safetensors", "2.safetensors"]
+    with pytest.raises(BadInput, match="round 0 is gone"):
+        Home(folder, 0).recall(0)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
+def test_an_update_that_did_not_count_is_not_remembered(method, tmp_path):
+    """Device 3's answer to round 1 is refused: its weights from then on are those of a device that was not asked."""
+    experiment = preset("digits").changed({**REAL, "method": method})
+    refused, absent = HereGrid(4, tmp_path / "refused"), HereGrid(4, tmp_path / "absent")
+
+    def gone(asked, reply):
+        return Message(Error(code=5, reason="gone"), reply_to=asked)
+
+    def refuse(round):
+        refused.tamper = {3: numbers(steps=99)} if round == 1 else {}
+
+    def leave(round):
+        absent.tamper = {3: gone} if round == 1 else {}
+        if round == 2:
+            shutil.rmtree(tmp_path / "absent" / "3")  # nor did it work
+
+    w, _ = play(experiment, refused, refuse)
+    expected, _ = play(experiment, absent, leave)
+    assert torch.equal(w, expected)
+
+
+def test_dropped_work_is_not_remembered(tmp_path):
+    experiment = preset("digits").changed({**REAL, "method": "scaffold", "stragglers": "drop", "deadline": 0.5})
+    grid = HereGrid(4, tmp_path)
+    grid.configs = {3: {"seconds-per-step": 0.1}}
+    with simulate(experiment, grid=grid) as simulation:
+        records = [record for _, record in rounds(simulation.federation, simulation.start, 2)]
+        [(_, kept)] = simulation.federation.backend.memories()
+    assert all(record.slow == [3] and 3 not in record.used for record in records)
+    assert kept["flower.counted"].tolist() == [1, 1, 1, -1]
+
+
+def test_a_run_of_real_devices_goes_on_only_with_them(tmp_path):
+    experiment = preset("digits").changed({**SMALL, "method": "scaffold"})
+    with simulate(experiment, grid=HereGrid(4, tmp_path)) as simulation:
+        list(rounds(simulation.federation, simulation.start, 1))
+        kept = list(simulation.federation.backend.memories())
+    for backend in ("serial", "pool"):
+        with (
+            simulate(experiment.changed({"backend": backend})) as simulation,
+            pytest.raises(BadInput, match="on the nodes of a SuperLink"),
+        ):
+            simulation.federation.backend.restore(kept)
 
 
 def numbers(**changes):
@@ -140,12 +196,16 @@ def one(value):
     return vectors(change)
 
 
-def lying(asked, reply):
+def lying(data, stype="numpy.ndarray"):
     """Bytes that are not what they are said to be."""
-    delta = reply.content[VECTORS]["delta"]
-    forged = Array(dtype="float32", shape=tuple(delta.shape), stype=delta.stype, data=delta.data[:200])
-    content = RecordDict({VECTORS: ArrayRecord({"delta": forged}), NUMBERS: reply.content[NUMBERS]})
-    return Message(content, reply_to=asked)
+
+    def tamper(asked, reply):
+        delta = reply.content[VECTORS]["delta"]
+        forged = Array(dtype="float32", shape=tuple(delta.shape), stype=stype, data=data(delta))
+        content = RecordDict({VECTORS: ArrayRecord({"delta": forged}), NUMBERS: reply.content[NUMBERS]})
+        return Message(content, reply_to=asked)
+
+    return tamper
 
 
 WRONG = {
@@ -155,7 +215,10 @@ WRONG = {
     "too long": (vectors(lambda sent: {"delta": np.append(sent["delta"], 0).astype(np.float32)}), "and the model"),
     "another shape": (vectors(lambda sent: {"delta": sent["delta"][None]}), "1 x"),
     "double": (vectors(lambda sent: {"delta": sent["delta"].astype(np.float64)}), "of float64"),
-    "lying": (lying, "its vectors"),
+    "lying": (lying(lambda array: array.data[:200]), "not what it is said to be"),
+    "a zip": (lying(lambda array: b"PK\x03\x04" + array.data[4:]), "cannot be read"),
+    "another header": (lying(lambda array: array.data.replace(b"<f4", b"<i4")), "not what it is said to be"),
+    "an unknown kind": (lying(lambda array: array.data, stype="pickle"), "not what it is said to be"),
     "another vector": (vectors(lambda sent: {**sent, "images": sent["delta"]}), "it sent delta, images"),
     "no vector": (vectors(lambda sent: {}), "it sent nothing"),
     "more steps": (numbers(steps=11), "it claims 11 steps, and was asked for 10"),
@@ -165,6 +228,8 @@ WRONG = {
     "wrong round": (numbers(round=7), "it answers round 7, and was asked for 0"),
     "wrong device": (numbers(device=2), "it answers device 2, and was asked for 1"),
     "examples": (numbers(examples=math.inf), "it says examples inf"),
+    "no examples": (numbers(examples=0), "it says examples 0"),
+    "all examples": (numbers(examples=1e300), "it says examples 1e+300"),
     "one number more": (numbers(label=3), "it is not made as agreed"),
     "one number less": (numbers(seconds=None), "it is not made as agreed"),
     "something else": (lambda asked, reply: Message(RecordDict({}), reply_to=asked), "it is not made as agreed"),
@@ -304,8 +369,15 @@ def test_when_every_device_fails_the_run_says_why(tmp_path):
         raise OSError("the disk is on fire")
 
     app = client_app(lambda: torch.nn.Linear(1, 1), broken)
-    with pytest.raises(NodesFailed, match="no device is connected"):
+    with pytest.raises(NodesFailed, match="every node failed: the disk is on fire"):
         play(preset("digits").changed(REAL), HereGrid(4, tmp_path, app))
+
+
+def test_when_nobody_is_there_the_run_says_so(tmp_path):
+    grid = HereGrid(4, tmp_path)
+    grid.present = set()
+    with pytest.raises(NodesFailed, match=r"no device is connected, for 0\.5 seconds"):
+        play(preset("digits").changed({**REAL, "patience": 0.5}), grid)
 
 
 def test_an_error_on_every_node_ends_the_run(tmp_path):

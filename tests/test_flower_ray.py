@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +20,7 @@ from fedlga.flower.ray import simulated_grid
 from fedlga.methods import METHODS
 from fedlga.simulation import simulate
 from test_backends_agree import HARD, outcome
+from test_flower_fleet import free_ports
 
 pytestmark = [
     pytest.mark.xdist_group("flower"),
@@ -70,6 +76,39 @@ def test_a_client_that_fails_fails_the_run(tmp_path):
     assert "failed" in done.stderr
     assert "no heart" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_three_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_path):
+    """The example app in Flower's own simulation, by `flwr run`; and that three lines are all that differs."""
+    example = Path(__file__).parents[1] / "examples" / "flower-app"
+    shutil.copytree(example, tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__"))
+    text = "".join((example / "unequal" / name).read_text() for name in ("server_app.py", "client_app.py"))
+    ours = [line for line in text.splitlines() if "FedLGA(" in line or "fedlga.flower" in line or "num-steps" in line]
+    assert len(ours) == 3
+    port, home = free_ports(2), Path(sys.executable).parent
+    (tmp_path / "flower").mkdir()
+    (tmp_path / "flower" / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    environment = {**os.environ, "PATH": f"{home}{os.pathsep}{os.environ['PATH']}", "FLWR_TELEMETRY_ENABLED": "0"}
+    environment |= {"FLWR_HOME": str(tmp_path / "flower"), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+    superlink = [str(home / "flower-superlink"), "--insecure", "--simulation", "--port", str(port)]
+    superlink += ["--disable-runtime-dependency-installation"]
+    with (tmp_path / "superlink.log").open("wb") as log:
+        process = subprocess.Popen(superlink, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert process.poll() is None, (tmp_path / "superlink.log").read_text()
+            time.sleep(0.2)
+        command = [str(home / "flwr"), "run", str(tmp_path / "app"), "here", "--stream", "--run-config"]
+        command += ["num-server-rounds=2", "--federation-config", "num-supernodes=4 client-resources-num-cpus=1"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("completed 2 of 4 updates") == 2, done.stdout
+    assert "accuracy after 2 rounds: 0." in done.stdout
 
 
 def fedlga(folder, *words, code=0):

@@ -118,6 +118,9 @@ BAD = {
     "no steps said": ({"steps": None}, "no num-steps"),
     "no step": ({"steps": 0}, "single step"),
     "more than asked": ({"steps": 9, "more": {"num-steps-asked": 4}}, "claims 9 steps, and was asked for 4"),
+    "far more than the other": ({"steps": 10**9}, "claims 1000000000 steps"),
+    "no examples": ({"examples": 0}, "num-examples 0"),
+    "another metric": ({"more": {"loss": 1.0}}, "not those of the others"),
     "a list": ({"steps": [1, 2]}, "num-steps"),
     "minus": ({"examples": -1}, "num-examples"),
     "two metrics": ({"records": {"more": MetricRecord({"x": 1})}}, "metrics"),
@@ -159,6 +162,10 @@ def test_the_same_seed_chooses_the_same_nodes(seed, round, size):
     assert chosen(ids) == chosen(ids[::-1])
 
 
+def test_nobody_is_asked_and_nothing_comes_of_it():
+    assert strategy(FedLGA, fraction_train=0.0).aggregate_train(1, []) == (None, None)
+
+
 def test_the_deadline_is_told():
     assert asked(strategy(FedLGA, deadline=12.5))[0].content["config"]["deadline"] == 12.5
 
@@ -168,6 +175,8 @@ def test_settings_are_checked():
         FedLGA(stragglers="drop")
     with pytest.raises(BadInput, match="no such"):
         FedLGA(options={"mu": 1.0})
+    with pytest.raises(BadInput, match="lr: got 0"):
+        FedNova(options={"mu": 0.1})
     with pytest.raises(BadInput, match="alpha"):
         FedDyn(options={"alpha": -1.0})
 

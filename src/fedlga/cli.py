@@ -138,18 +138,21 @@ def run(
                 if superlink is None
                 else submitted(chosen, folder, superlink, resume=resume is not None, data_dir=data_dir)
             )
+            stopped = False
             for record in records:
                 display.round(record)
                 if record.note:
                     display.say(f"round {record.round}: {record.note}")
-                if interrupts.between_rounds():
+                if stopped := interrupts.between_rounds():
                     break
             records.close()
     except KeyboardInterrupt:
-        return stopped_at_once(folder, "run")
-    if superlink is not None and not (folder / "summary.json").exists():
+        return stopped_at_once(folder, "run", superlink)
+    if superlink is not None and (stopped or not (folder / "summary.json").exists()):
         display.say(f"run folder, on the SuperLink's machine: {folder.resolve()}")
-        return 0
+        if stopped:
+            display.say(f"to go on, there: fedlga run --resume {folder} --superlink {superlink}")
+        return 1 if stopped else 0
     finished = runs.read(folder)
     display.console.print(run_table(finished.summary))
     display.say(f"run folder: {folder}")
@@ -454,10 +457,11 @@ def new_folder(parent: str, name: str) -> Path:
     return found
 
 
-def stopped_at_once(folder: Path, command: str) -> int:
+def stopped_at_once(folder: Path, command: str, superlink: str | None = None) -> int:
     """What to say when a run was broken off in the middle of a round."""
     if any((folder / name).exists() for name in ("experiment.toml", "comparison.toml")):
-        click.echo(f"stopped at once; to go on from the last checkpoint: fedlga {command} --resume {folder}")
+        where = f" --superlink {superlink}" if superlink else ""
+        click.echo(f"stopped at once; to go on from the last checkpoint: fedlga {command} --resume {folder}{where}")
     else:
         click.echo("stopped before the first round; nothing was written")
     return 1

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ class Federation:
     present: Callable[[], Sequence[int]] | None = None  # real devices: those that are there; None: always all
     mishaps: Callable[[], Mishaps] = Mishaps
 
-    @cached_property
+    @property
     def all_examples(self) -> int:
         """Of the whole federation."""
         return sum(self.examples)
@@ -116,6 +115,7 @@ def rounds(federation: Federation, server: Server, until: int) -> Iterator[tuple
                 clipped=dict(answer.clipped),
                 late=mishaps.late,
                 refused=mishaps.refused,
+                device_seconds={u.device: u.seconds for u in sent if f.fleet.real and u.seconds is not None},
                 audit=audit,
                 note=note,
             ),

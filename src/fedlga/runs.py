@@ -32,11 +32,11 @@ from .types import Record, Server
 
 if TYPE_CHECKING:
     import pandas as pd
-    from flwr.serverapp import Grid
 
     from .backends.pool import Workers
     from .data.datasets import Data
     from .data.sources import Progress
+    from .flower.ray import Carrier
     from .simulation import Simulation
     from .types import Backend, Memory
 
@@ -83,7 +83,7 @@ def recorded(
     data: Data | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
-    grid: Grid | None = None,
+    grid: Carrier | None = None,
     simulation: AbstractContextManager[Simulation] | None = None,
 ) -> Generator[Record]:
     """Run an experiment round by round and keep every round in `folder`.

@@ -28,10 +28,9 @@ from .tensors import keep_freed_memory
 from .types import Backend, Evaluation, Record, Server
 
 if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-
     from .data.sources import Progress
     from .flower.nodes import Nodes
+    from .flower.ray import Carrier
     from .types import Array, Vector
 
 
@@ -62,7 +61,7 @@ def simulate(
     data: Data | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
-    grid: Grid | None = None,
+    grid: Carrier | None = None,
 ) -> Generator[Simulation]:
     """Everything an experiment needs, for as long as the `with` lasts.
 

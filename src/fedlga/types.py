@@ -51,6 +51,7 @@ class Update:
     share: float = 0.0  # of the whole federation: 1/N, or examples over everyone's examples
     scale: float = 1.0  # what completing multiplies delta by: wherever delta is averaged, it counts scale * delta
     truth: Vector | None = None  # audited: the delta of the full work, which no real device would send
+    seconds: float | None = None  # that a real device was at work, by its own clock
 
     @property
     def finished(self) -> bool:
@@ -138,6 +139,9 @@ class Record:
         default_factory=list[int]
     )  # devices whose answer to an earlier round came in this one, unused
     refused: dict[int, str] = field(default_factory=dict[int, str])  # devices that sent what cannot be, and why
+    device_seconds: dict[int, float] = field(
+        default_factory=dict[int, float]
+    )  # real devices: how long each was at work
     audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
     note: str | None = None  # anything out of the ordinary, in words
 
@@ -148,7 +152,8 @@ class Record:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         """The record that `as_dict` wrote; JSON turned devices that are keys into text."""
-        by_device = {n: {int(k): v for k, v in values.get(n, {}).items()} for n in ("scales", "clipped", "refused")}
+        names = ("scales", "clipped", "refused", "device_seconds")
+        by_device = {name: {int(k): v for k, v in values.get(name, {}).items()} for name in names}
         fields: dict[str, Any] = {**values, **by_device}
         return cls(**fields)
 

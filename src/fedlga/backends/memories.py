@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..settings import BadInput
 from ..tensors import load_tensors, save_tensors
 from .shared import SharedFolder
 
@@ -27,6 +28,12 @@ def recall(folder: Path, device: int) -> Memory:
 def remember(folder: Path, device: int, memory: Memory) -> None:
     """Keep what a device remembers."""
     save_tensors(folder / f"{device}.safetensors", memory)
+
+
+def check_here(memory: Memory) -> None:
+    """Whether a checkpoint's memory is one at all: that of a run on a SuperLink only says where they are."""
+    if "flower.name" in memory:
+        raise BadInput("backend: what this run's devices remember lies on the nodes of a SuperLink, not here")
 
 
 class Homes:
@@ -64,6 +71,7 @@ class Homes:
             (home / f"{device}.safetensors").unlink(missing_ok=True)
         self._homes, self._bytes = {}, 0
         for device, memory in memories:
+            check_here(memory)
             home = self.of(device)
             remember(home, device, memory)
             self.kept(device, home)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from ..evaluation import Exam, Scores
 from ..local import Devices
 from ..types import Task, Update
-from .memories import recall, remember
+from .memories import check_here, recall, remember
 from .shared import SharedFolder
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Serial:
         """Put back what `memories` gave."""
         self._memories, self._spilled, self._bytes = {}, {}, 0
         for device, memory in memories:
+            check_here(memory)
             self._remember(device, memory)
 
     def close(self) -> None:

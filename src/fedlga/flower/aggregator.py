@@ -20,9 +20,10 @@ from ..fleet import RealFleet
 from ..local import steps_in_epoch
 from ..methods import method_class
 from ..models import FlatModel
-from ..runs import recorded
+from ..runs import MAY_CHANGE, recorded, resumable
 from ..settings import BadInput
 from ..simulation import Simulation, make_federation
+from ..stragglers import POLICIES
 from ..types import Server
 from .nodes import Nodes
 from .superlink import FAILED, RECORD
@@ -52,6 +53,8 @@ def server_app(
         own = model is not None and test_data is not None
         try:
             e = experiment_of(config, own=own)
+            if resume and own:  # what the run was begun with, but for what may change
+                e = resumable(folder, {name: config[name] for name in MAY_CHANGE if name in config})
             making = own_federation(e, grid, model, test_data) if own else None
             data_dir = str(config.get("data_dir") or "") or None
             for record in recorded(e, folder, resume=resume, data_dir=data_dir, grid=grid, simulation=making):
@@ -117,6 +120,7 @@ def own_federation(
         uploads=method_class(e.method).uploads,
         grace=e.grace,
         patience=e.patience,
+        unfinished=POLICIES[e.policy].uses_unfinished,
     )
     nodes.wait_for_all(e.grace)
     examples = _Told(nodes, e.devices, lambda count: count)

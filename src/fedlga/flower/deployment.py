@@ -17,6 +17,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -46,6 +47,10 @@ def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9
     """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by."""
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{str(folder)!r} is not empty; a fleet takes a folder of its own")
+    if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
+        raise BadInput(f"--host: got {host!r}; it takes a name or an address")
+    if any(odd in str(folder.resolve()) for odd in '"\\%$`\n'):
+        raise BadInput(f"{str(folder)!r}: a fleet's path takes no quotes, backslashes, percent or dollar signs")
     if not 1 <= nodes <= 10_000:  # noqa: PLR2004
         raise BadInput(f"--nodes: got {nodes}; it takes 1 to 10000")
     if not 1024 <= port <= 65_535 - nodes - 1:  # noqa: PLR2004
@@ -59,7 +64,7 @@ def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9
             shutil.copy(folder / "ca" / "ca.crt", folder / "nodes" / str(number) / "ca.crt")
         write_atomically(folder / "fleet.toml", f'host = "{host}"\nport = {port}\nnodes = {nodes}\n')
         names = {
-            "HOST": host,
+            "ADDRESS": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             "PORT": str(port),
             "NODES": str(nodes),
             "FOLDER": str(folder.resolve()),
@@ -246,7 +251,7 @@ class Trial:
     def start_node(self, number: int, pace: float = 0.0, **more: str) -> subprocess.Popen[bytes]:
         """Start a node; `more` changes what its script takes from the environment."""
         home = self.folder / "nodes" / str(number)
-        environment = {"SUPERLINK": f"127.0.0.1:{self.port}", "SECONDS_PER_STEP": f"{pace:g}"}
+        environment = {"FEDLGA_SUPERLINK": f"127.0.0.1:{self.port}", "FEDLGA_SECONDS_PER_STEP": f"{pace:g}"}
         environment |= {"FLWR_HOME": str(home / "flower"), **more}
         return self._start(f"node-{number}", ["sh", f"nodes/{number}/node.sh"], environment)
 
@@ -266,9 +271,18 @@ class Trial:
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         """One of Flower's own commands, on this fleet."""
         command = [str(Path(sys.executable).with_name("flwr")), *words]
-        return subprocess.run(  # noqa: S603
-            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False
-        )
+        try:
+            return subprocess.run(  # noqa: S603
+                command,
+                cwd=self.folder,
+                env=self.environment(),
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BadInput(f"flwr {words[0]}: no answer from the SuperLink in two minutes") from error
 
     def environment(self, **more: str) -> dict[str, str]:
         """What Flower's processes need: its commands on the path, its files in this folder, nothing told to others."""
@@ -366,6 +380,7 @@ def _family(leader: int) -> dict[int, int]:
     found = {int(entry.name): _status(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     alive = {pid: fields for pid, fields in found.items() if fields is not None}
     family = {leader} & set(alive)
+    family |= {pid for pid, fields in alive.items() if int(fields[3]) == leader}  # of its session, if it is gone itself
     while more := {pid for pid, fields in alive.items() if int(fields[1]) in family} - family:
         family |= more
     return {pid: int(alive[pid][19]) for pid in family}

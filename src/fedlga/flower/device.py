@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 NodeConfig = Mapping[str, Any]
 Examples = tuple[torch.Tensor, torch.Tensor]  # images and labels
-KEPT = 2  # rounds of memory: one may have to be done again after the aggregator was restored
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def client_app(
         if task.seconds is not None:
             task = replace(task, seconds=max(0.0, task.seconds - (time.monotonic() - started)))
         home = _home(message, context)
-        update, memory = devices.work(task, home.recall(task.round, task.device))
+        update, memory = devices.work(task, home.recall(task.device))
         if memory and update.steps:
             home.remember(task.round, task.device, memory)
         return Message(update_content(update, task.round, time.monotonic() - started), reply_to=message)
@@ -137,7 +136,7 @@ class Simulated:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def recall(self, round: int, device: int) -> Memory:
+    def recall(self, device: int) -> Memory:
         """What a device remembers."""
         return recall(self._folder, device)
 
@@ -149,44 +148,47 @@ class Simulated:
 class Home:
     """A device's memory on its own disk. It survives a restart of the node, and nobody else sees it.
 
-    The last rounds are kept, each in a file: an aggregator that was restored from a checkpoint may ask for a round
-    again, and it is then done from the same memory as the first time.
+    A file a round, of which two are kept: the last, and the last that *counted*. An update that came too late, was
+    refused or dropped moved nothing at the aggregator, and must not have moved the device either; and an aggregator
+    that went back to its checkpoint asks for a round again.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, counted: int) -> None:
+        """`counted` is the last round whose update the aggregator used; -1: none yet."""
+        self._folder, self._counted = folder, counted
 
-    def recall(self, round: int, device: int) -> Memory:
-        """What the device remembered before this round."""
-        earlier = [file for file in self._files() if int(file.stem) < round]
-        return load_tensors(earlier[-1])[0] if earlier else {}
+    def recall(self, device: int) -> Memory:
+        """What the device remembered after the round that counted."""
+        file = self._folder / f"{self._counted}.safetensors"
+        if self._counted >= 0 and not file.exists() and any(self._folder.glob("*.safetensors")):
+            raise BadInput(f"what this device remembered of round {self._counted} is gone: {file}")
+        return load_tensors(file)[0] if self._counted >= 0 and file.exists() else {}
 
     def remember(self, round: int, device: int, memory: Memory) -> None:
         """Keep what it remembers after this round."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         save_tensors(self._folder / f"{round}.safetensors", memory)
-        files = self._files()
-        for file in [f for f in files if int(f.stem) > round] + [f for f in files if int(f.stem) <= round][:-KEPT]:
-            file.unlink(missing_ok=True)
-
-    def _files(self) -> list[Path]:
-        return sorted(self._folder.glob("*.safetensors"), key=lambda file: int(file.stem))
+        for file in self._folder.glob("*.safetensors"):
+            if int(file.stem) not in (round, self._counted):
+                file.unlink(missing_ok=True)
 
 
 def _home(message: Message, context: Context) -> Simulated | Home:
     setup = message.content.config_records[SETUP]
     if folder := setup.get("memory"):
         return Simulated(Path(str(folder)))
-    return home_of(context, str(setup["name"]))
+    return home_of(context, str(setup["name"]), int(str(setup["counted"])))
 
 
-def home_of(context: Context, name: str) -> Home:
+def home_of(context: Context, name: str, counted: int) -> Home:
     """Where this node keeps what it remembers of the run that is called `name`."""
     if not name.isalnum():
         raise BadInput(f"the run's name is {name!r}; it takes letters and digits")
     state = context.node_config.get("state-dir")
     default = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedlga"
-    return Home((Path(str(state)) if state else default / f"node-{context.node_id}") / name)
+    who = context.node_config.get("device", context.node_config.get("partition-id", context.node_id))
+    mine = default / f"device-{who}"  # by its number, if it has one: a node without a key gets a new id at every start
+    return Home((Path(str(state)) if state else mine) / name, counted)
 
 
 app = client_app()  # for experiments that name their model and data

@@ -18,10 +18,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from ..types import Task, Update
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..types import Memory, Vector
 
 VECTORS, NUMBERS, SETUP = "vectors", "numbers", "setup"
 TOLD = ("round", "device", "steps", "steps_asked", "examples", "train_loss", "seconds")  # all that a device says
+
+
+MOST_EXAMPLES = 2**40  # that a device can have: a weight beyond would be everybody's
+LONGEST_HEADER = 1024  # bytes of an array besides its numbers
 
 
 class Refused(Exception):
@@ -61,8 +67,8 @@ def update_of(content: RecordDict, task: Task, uploads: tuple[str, ...]) -> Upda
     for name, expected in (("round", task.round), ("device", task.device), ("steps_asked", task.steps_asked)):
         if numbers[name] != expected:
             raise Refused(f"it answers {name} {numbers[name]:g}, and was asked for {expected}")
-    for name in ("steps", "examples"):
-        if numbers[name] != int(numbers[name]) or numbers[name] < 0:
+    for name, least, most in (("steps", 0, math.inf), ("examples", 1, MOST_EXAMPLES)):
+        if numbers[name] != int(numbers[name]) or not least <= numbers[name] <= most:
             raise Refused(f"it says {name} {numbers[name]:g}")
     if numbers["steps"] > task.steps:
         raise Refused(f"it claims {numbers['steps']:g} steps, and was asked for {task.steps}")
@@ -79,6 +85,7 @@ def update_of(content: RecordDict, task: Task, uploads: tuple[str, ...]) -> Upda
         lr=task.lr,  # which the aggregator knows better than anybody
         momentum=task.momentum,
         truth=vectors.get("truth"),
+        seconds=numbers["seconds"],
     )
 
 
@@ -102,16 +109,23 @@ def checked_vectors(record: ArrayRecord | None, names: list[str], length: int) -
         if tuple(array.shape) != (length,) or array.dtype != "float32":
             shape = " x ".join(map(str, array.shape))
             raise Refused(f"{name} is {shape} of {array.dtype}, and the model {length} of float32")
+    return {name: torch.from_numpy(checked_array(name, array)).clone() for name, array in record.items()}
+
+
+def checked_array(name: str, array: Array) -> NDArray[Any]:
+    """What an array holds, if that is what it is said to be, and all of it numbers."""
+    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    if array.stype != "numpy.ndarray" or not size <= len(array.data) <= size + LONGEST_HEADER:
+        raise Refused(f"{name} is not what it is said to be")
     try:
-        vectors = unpacked(record)
-    except (ValueError, EOFError, OSError) as error:  # the bytes are not what they are said to be
-        raise Refused(f"its vectors cannot be read ({error})") from error
-    for name, vector in vectors.items():
-        if tuple(vector.shape) != (length,) or vector.dtype != torch.float32:
-            raise Refused(f"{name} is not what it is said to be")
-        if not bool(torch.isfinite(vector).all()):
-            raise Refused(f"{name} holds what is not a number")
-    return vectors
+        found = array.numpy()
+    except Exception as error:  # whatever a stranger's bytes may bring a reader to
+        raise Refused(f"{name} cannot be read ({type(error).__name__})") from error
+    if found.shape != tuple(array.shape) or found.dtype != np.dtype(array.dtype):
+        raise Refused(f"{name} is not what it is said to be")
+    if not bool(np.isfinite(found).all()):
+        raise Refused(f"{name} holds what is not a number")
+    return found
 
 
 def packed(vectors: Memory) -> ArrayRecord:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from ..backends.memories import recall, remember
 from ..backends.shared import SharedFolder
@@ -19,32 +19,28 @@ from ..experiment import Experiment
 from ..federation import Mishaps
 from ..local import Devices
 from ..settings import BadInput
+from ..stragglers import POLICIES
 from ..types import Task, Update
-from .messages import NUMBERS, Refused, task_content, update_of
-from .ray import simulated_grid
+from .messages import MOST_EXAMPLES, NUMBERS, Refused, task_content, update_of
+from .ray import Carrier, NodesFailed, simulated_grid
 
 if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-
     from ..types import Memory, Vector
 
 ASKING = 120.0  # seconds that a new node has to say which device it is
 SOONEST, LATEST = 0.005, 0.25  # seconds between two looks for answers
+NAME, COUNTED = "flower.name", "flower.counted"  # what a checkpoint holds of devices that are not here
 GONE = (3, 4, 5)  # Flower's error codes for a node, or its answer, that is not there
-
-
-class NodesFailed(BadInput):
-    """No node did what it was asked for."""
 
 
 @contextmanager
 def connected(
-    e: Experiment, devices: Devices, tests: Exam, data_dir: str | Path | None, workers: int, grid: Grid | None
+    e: Experiment, devices: Devices, tests: Exam, data_dir: str | Path | None, workers: int, grid: Carrier | None
 ) -> Generator[Nodes]:
     """The nodes of an experiment: those of `grid`, or as many simulated ones as it has devices."""
     setup: dict[str, Any] = {"experiment": e.to_toml()}
     known: dict[str, Any] = {"devices": e.devices, "uploads": devices.method.uploads}
-    known |= {"grace": e.grace, "patience": e.patience}
+    known |= {"grace": e.grace, "patience": e.patience, "unfinished": POLICIES[e.policy].uses_unfinished}
     with ExitStack() as closing:
         if grid is None:
             shared = SharedFolder()
@@ -61,7 +57,8 @@ def connected(
 def in_a_line(reason: str | None) -> str:
     """What went wrong on a node, without the way it took through Flower and Ray."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[-1].rpartition("Message: ")[2].rstrip("'>") if lines else "no reason given"
+    said = lines[-1].rpartition("Message: ")[2] if lines else "no reason given"
+    return said.rpartition(">:<'")[2].rstrip("'>")  # Flower's form is <class 'OSError'>:<'what it said'>
 
 
 @final
@@ -70,7 +67,7 @@ class Nodes:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: Carrier,
         tests: Exam,
         setup: dict[str, Any],
         *,
@@ -80,33 +77,48 @@ class Nodes:
         grace: float = 30.0,
         patience: float = 3600.0,
         strict: bool = False,
+        unfinished: bool = True,
     ) -> None:
         """`setup` is what every device needs to know; `memory` a folder here that simulated devices keep theirs in.
 
         A round waits for answers until its deadline and `grace` seconds more; without a deadline, for `patience`.
-        `strict`: an error on a node is ours, as in a simulation, and ends the run.
+        `strict`: an error on a node is ours, as in a simulation, and ends the run. `unfinished`: such work counts too.
         """
         self._grid, self._tests, self._setup = grid, tests, setup
         self._devices, self._uploads, self._memory = devices, uploads, memory
-        self._grace, self._patience, self._strict = grace, patience, strict
+        self._grace, self._patience, self._strict, self._unfinished = grace, patience, strict, unfinished
         self._name = secrets.token_hex(8)  # by which devices know this run from others
-        self._known: dict[int, tuple[int, int] | None] = {}  # node -> device and examples; None: of no use
+        self._known: dict[int, tuple[int, int]] = {}  # node -> device and examples
+        self._failed: dict[int, tuple[str, float]] = {}  # node -> why it is of no use, and when to ask it again
+        self._counted: dict[int, int] = {}  # device -> the last round that its update counted in
+        self._asked: dict[str, tuple[int, float]] = {}  # who are you? -> node, and when the question expires
         self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
         self._mishaps = Mishaps()
 
     def wait_for_all(self, seconds: float) -> list[int]:
         """The devices that are there, when all are or the time is up."""
         until = time.monotonic() + seconds
-        while len(found := self.present()) < self._devices and time.monotonic() < until:
+        while len(found := self._available()) < self._devices and time.monotonic() < until:
             time.sleep(LATEST)
-        if not found:
-            raise NodesFailed(f"no device is connected after {seconds:g} seconds")
-        return found
+        return found or self.present()
 
     def present(self) -> list[int]:
-        """The devices whose nodes are connected, in order. New nodes are asked which device they are."""
-        online = list(self._grid.get_node_ids())
-        self._ask([node for node in online if node not in self._known])
+        """The devices that can be asked, in order; a federation has none but those, and waits for the first."""
+        until = time.monotonic() + self._patience
+        while not (found := self._available()):
+            online = set(self._grid.get_node_ids())
+            if online and online <= set(self._failed):
+                raise NodesFailed(f"every node failed: {next(iter(self._failed.values()))[0]}")
+            if time.monotonic() > until:
+                raise NodesFailed(f"no device is connected, for {self._patience:g} seconds")
+            time.sleep(LATEST)
+        return found
+
+    def _available(self) -> list[int]:
+        """The devices whose nodes are connected and owe nothing. New nodes are asked which device they are."""
+        online, now = list(self._grid.get_node_ids()), time.monotonic()
+        self._failed = {node: told for node, told in self._failed.items() if now < told[1]}
+        self._ask([node for node in online if node not in self._known and node not in self._failed])
         found = sorted(self._device_of(online))
         missing = self._devices - len(found)
         self._mishaps.note = f"{missing} of {self._devices} devices are not connected" if missing else None
@@ -129,61 +141,63 @@ class Nodes:
     @property
     def examples(self) -> dict[int, int]:
         """How many each device has that was ever there."""
-        return dict(told for told in self._known.values() if told is not None)
+        return dict(self._known.values())
 
     def _device_of(self, online: Iterable[int]) -> dict[int, int]:
         """Which node is which device."""
-        return {told[0]: node for node in online if (told := self._known.get(node)) is not None}
+        return {self._known[node][0]: node for node in online if node in self._known}
 
-    def _ask(self, nodes: Sequence[int]) -> None:
-        if not nodes:
-            return
-        content = RecordDict({"setup": ConfigRecord(self._setup)})
-        asked = dict(zip(self._push([Message(content, node, MessageType.QUERY) for node in nodes]), nodes, strict=True))
-        until = time.monotonic() + ASKING
-        while asked and time.monotonic() < until:
-            for reply in self._pull(asked):
-                node = asked.pop(reply.metadata.reply_to_message_id)
-                self._known[node] = None if reply.has_error() else self._told(reply)
-                if reply.has_error() and reply.error.code not in GONE and self._strict:
-                    raise NodesFailed(f"a node failed: {in_a_line(reply.error.reason)}")
-            time.sleep(SOONEST if self._strict else LATEST)
-        self._known |= dict.fromkeys(asked.values())
+    def _ask(self, strangers: Sequence[int]) -> None:
+        """Ask nodes who they are, and see who has answered. Nobody waits for the rest: they join when they have."""
+        now = time.monotonic()
+        self._asked = {message: told for message, told in self._asked.items() if now < told[1]}
+        asked = {node for node, _ in self._asked.values()}
+        new = [node for node in strangers if node not in asked]
+        if new:
+            content = RecordDict({"setup": ConfigRecord(self._setup)})
+            sent = self._push([Message(content, node, MessageType.QUERY, ttl=ASKING) for node in new])
+            pairs = zip(sent, new, strict=True)
+            self._asked |= {message: (node, now + ASKING) for message, node in pairs if message is not None}
+        for reply in self._pull(self._asked) if self._asked else []:
+            node, _ = self._asked.pop(reply.metadata.reply_to_message_id)
+            if not reply.has_error():
+                self._introduce(node, reply)
+            elif reply.error.code not in GONE:
+                self._failed[node] = in_a_line(reply.error.reason), now + ASKING
+                if self._strict:
+                    raise NodesFailed(f"a node failed: {self._failed[node][0]}")
 
-    def _told(self, reply: Message) -> tuple[int, int] | None:
-        numbers = reply.content.metric_records.get(NUMBERS)
-        if numbers is None:
-            return None
+    def _introduce(self, node: int, reply: Message) -> None:
+        """Take a node's word for which device it is, if nobody else is."""
+        numbers = reply.content.metric_records.get(NUMBERS) or MetricRecord()
         device, examples = numbers.get("device"), numbers.get("examples")
-        if not isinstance(device, int) or not isinstance(examples, int) or not 0 <= device < self._devices:
-            return None
-        taken = {told[0] for told in self._known.values() if told is not None}
-        return None if device in taken and not self._came_back(device) else (device, examples)
-
-    def _came_back(self, device: int) -> bool:
-        """Whether a device that is known already is now another node: its old one is gone then."""
-        online = set(self._grid.get_node_ids())
-        old = [node for node, told in self._known.items() if told is not None and told[0] == device]
-        if any(node in online for node in old):
-            return False
-        for node in old:
-            self._known[node] = None
-        return True
+        again = time.monotonic() + ASKING
+        if not isinstance(device, int) or not 0 <= device < self._devices:
+            self._failed[node] = f"it says it is device {device}, of {self._devices}", again
+        elif not isinstance(examples, int) or not 1 <= examples <= MOST_EXAMPLES:
+            self._failed[node] = f"device {device} says it has {examples} examples", again
+        elif any(other in set(self._grid.get_node_ids()) for other, told in self._known.items() if told[0] == device):
+            self._failed[node] = f"device {device} is there twice", again
+        else:  # its old node, if there was one, is gone
+            self._known = {other: told for other, told in self._known.items() if told[0] != device}
+            self._known[node] = device, examples
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Updates in the order of the tasks, each as soon as it is there. Whoever sends none in time is left out."""
         if not tasks:
             return
-        setup = ConfigRecord({**self._setup, "name": self._name})
         nodes = self._device_of(self._known)
         longest = self._longest(tasks)
         messages = [
-            Message(task_content(t, setup), nodes[t.device], MessageType.TRAIN, ttl=longest + self._grace + 1)
+            Message(task_content(t, self._told(t)), nodes[t.device], MessageType.TRAIN, ttl=longest + self._grace + 1)
             for t in tasks
         ]
-        task_by_message = dict(zip(self._push(messages), tasks, strict=True))
+        pairs = zip(self._push(messages), tasks, strict=True)
+        task_by_message = {message: task for message, task in pairs if message is not None}
+        updates: dict[int, Update | None] = {
+            t.device: None for t in tasks if t.device not in {task.device for task in task_by_message.values()}
+        }  # whose node went away just now
         until = time.monotonic() + longest
-        updates: dict[int, Update | None] = {}
         failures: dict[int, str] = {}
         for task in tasks:
             pause = SOONEST
@@ -195,6 +209,9 @@ class Nodes:
                     pause = min(LATEST, 1.5 * pause)
             update = updates.get(task.device)
             if update is not None:
+                updates[task.device] = None  # whoever averages it as it comes need not hold it
+                if self._unfinished or update.finished:
+                    self._counted[task.device] = task.round
                 yield update
         expiry = until + self._grace
         self._owed |= {message: (task.device, expiry) for message, task in task_by_message.items()}
@@ -226,10 +243,15 @@ class Nodes:
                 self._mishaps.refused[task.device] = str(refused)
         return bool(replies)
 
-    def _push(self, messages: list[Message]) -> list[str]:
-        sent = list(self._grid.push_messages(messages))
-        if len(sent) != len(messages) or not all(sent):
-            raise NodesFailed("Flower did not take all messages: see its log")
+    def _told(self, task: Task) -> ConfigRecord:
+        """What a device gets besides its task: the experiment, the run's name, and which of its memories counts."""
+        return ConfigRecord({**self._setup, "name": self._name, "counted": self._counted.get(task.device, -1)})
+
+    def _push(self, messages: list[Message]) -> list[str | None]:
+        """None for a message whose node is not there any more."""
+        sent: list[str | None] = list(self._grid.push_messages(messages))
+        if len(sent) != len(messages):
+            raise NodesFailed("Flower did not take the messages: see its log")
         return sent
 
     def _pull(self, messages: Iterable[str]) -> list[Message]:
@@ -245,21 +267,25 @@ class Nodes:
         return self._tests.scored(w)
 
     def memories(self) -> Iterable[tuple[int, Memory]]:
-        """What a checkpoint needs: simulated devices' memories. Real ones keep theirs; only our name for this run."""
+        """What a checkpoint needs: simulated devices' memories. Real ones keep theirs: only what they are known by."""
         if self._memory is None:
-            return [(0, {"name": torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8)})]
+            name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8)
+            counted = torch.tensor([self._counted.get(device, -1) for device in range(self._devices)])
+            return [(0, {NAME: name, COUNTED: counted})]
         files = sorted(self._memory.glob("*.safetensors"), key=lambda file: int(file.stem))
         return [(int(file.stem), recall(self._memory, int(file.stem))) for file in files]
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
         for device, memory in memories:
-            if (name := memory.get("name")) is not None:
-                self._name = name.numpy().tobytes().hex()
-            elif self._memory is None:
-                raise BadInput("backend: this run's devices were simulated, and their memories lie here, not on nodes")
-            else:
+            if (NAME in memory) != (self._memory is None):
+                there, here = ("here", "on nodes") if self._memory is None else ("on the nodes of a SuperLink", "here")
+                raise BadInput(f"backend: what this run's devices remember lies {there}, not {here}")
+            if self._memory is not None:
                 remember(self._memory, device, memory)
+                continue
+            self._name = memory[NAME].numpy().tobytes().hex()
+            self._counted = {d: int(round) for d, round in enumerate(memory[COUNTED]) if round >= 0}
 
     def close(self) -> None:
         """Nothing is held."""

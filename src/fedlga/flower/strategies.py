@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,13 +30,14 @@ from ..methods import make_method
 from ..settings import BadInput
 from ..stragglers import make_policy
 from ..types import Server, Update
-from .messages import Refused, checked_vectors, packed
-from .terms import METHOD, SENT, UPLOADED
+from .messages import MOST_EXAMPLES, Refused, checked_array, checked_vectors, packed
+from .terms import COUNTED, METHOD, SENT, UPLOADED
 
 if TYPE_CHECKING:
     from ..types import Vector
 
 STEPS, ASKED, DEADLINE = "num-steps", "num-steps-asked", "deadline"
+MOST_TIMES = 100  # times the steps of the client in the middle: more, where nobody says what was asked for, is no work
 
 
 class Unequal(FedAvg):
@@ -59,7 +61,7 @@ class Unequal(FedAvg):
         """`flower` are the arguments of Flower's FedAvg.
 
         stragglers: wait, drop, keep or complete; the method's own if unset.
-        steps: the full work, where clients do not say what they were asked for.
+        steps: the full work, where clients do not say what they were asked for; nobody can have done more.
         deadline: seconds, told to the clients as "deadline" in their configuration; it is for them to keep.
         devices: N, of which each update's share is 1/N (Scaffold, FedDyn); unset: the nodes that are connected.
         lr, momentum: of the clients' SGD, where the method's formula has them (FedNova).
@@ -81,6 +83,9 @@ class Unequal(FedAvg):
         self._arrays = ArrayRecord()
         self._numbers: dict[int, int] = {}  # node -> a small number, in the order of their first answers
         self._connected = 1
+        self._counted: dict[int, int] = {}  # node -> the last round that its update counted in
+        if self._lr == 0 and (getattr(self._method, "mu", 0) or getattr(self._policy, "scale", None) == "printed"):
+            raise BadInput("lr: got 0; FedNova with mu, and scale 'printed', take the clients' learning rate")
 
     def summary(self) -> None:
         """Log what is done with unfinished work, besides what Flower logs."""
@@ -108,8 +113,13 @@ class Unequal(FedAvg):
             record[SENT] = packed(shared)
         chosen = [message.metadata.dst_node_id for message in messages]
         if self._seed is not None:
-            chosen = random.Random(f"{self._seed} {server_round}").sample(nodes, len(messages))
-        return self._construct_messages(record, chosen, MessageType.TRAIN)
+            chosen = random.Random(f"{self._seed} {server_round}").sample(nodes, min(len(nodes), len(messages)))
+        return [Message(self._to(node, record), node, MessageType.TRAIN) for node in chosen]
+
+    def _to(self, node: int, record: RecordDict) -> RecordDict:
+        """The same for everybody, but for the round whose update counted last: which memory the device goes on from."""
+        config = ConfigRecord({**record.config_records[self.configrecord_key], COUNTED: self._counted.get(node, -1)})
+        return RecordDict({**record, self.configrecord_key: config})
 
     def _remember(self, arrays: ArrayRecord, round: int) -> None:
         floats = {name: array for name, array in arrays.items() if array.dtype.startswith("float")}
@@ -123,14 +133,23 @@ class Unequal(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next weights, from what the clients sent; what cannot be believed is left out, and said."""
         valid, _ = self._check_and_log_replies(list(replies), is_train=True, validate=False)
-        assert self._server is not None, "aggregate_train before configure_train"
-        updates, contents = list[Update](), list[RecordDict]()
+        if self._server is None:  # nobody was asked for anything
+            return None, None
+        most = MOST_TIMES * median_low([s for reply in valid if (s := _said(reply, STEPS))] or [0])
+        updates, contents, nodes = list[Update](), list[RecordDict](), list[int]()
         for reply in valid:
             try:
-                updates.append(self._update(reply))
-                contents.append(reply.content)
+                update = self._update(reply)
+                if not self._steps and update.steps > most:
+                    raise Refused(f"it claims {update.steps} steps, {MOST_TIMES} times what is usual")
+                if contents and _kinds(reply.content) != _kinds(contents[0]):
+                    raise Refused("its metrics are not those of the others")
             except Refused as refused:
                 log(WARNING, "aggregate_train: left out node %d: %s", reply.metadata.src_node_id, refused)
+                continue
+            updates.append(update)
+            contents.append(reply.content)
+            nodes.append(reply.metadata.src_node_id)
         full = self._steps or max((max(u.steps, u.steps_asked) for u in updates), default=0)
         # Who said nothing of what it was asked for was asked for the full work, as far as anybody knows.
         updates = [u if u.steps_asked else replace(u, steps_asked=max(full, u.steps)) for u in updates]
@@ -138,6 +157,7 @@ class Unequal(FedAvg):
         used = list(answer.updates)
         if not used:
             return None, None
+        self._counted |= {node: server_round for node in nodes if self._numbers[node] in {u.device for u in used}}
         server = replace(self._server, memory={**self._server.memory, **(answer.memory or {})})
         self._server = self._method.aggregate(server, used)
         completed = {u.device: round(u.scale, 3) for u in used if u.scale != 1}
@@ -157,6 +177,8 @@ class Unequal(FedAvg):
         asked = _count(numbers[0], ASKED) if ASKED in numbers[0] else 0  # 0: it does not say
         if steps == 0:
             raise Refused("it did not get to a single step")
+        if not 1 <= examples <= MOST_EXAMPLES:
+            raise Refused(f"it says {self.weighted_by_key} {examples}")
         most = min(filter(None, (asked, self._steps)), default=steps)
         if steps > most:
             raise Refused(f"it claims {steps} steps, and was asked for {most}")
@@ -190,13 +212,8 @@ class Unequal(FedAvg):
                 raise Refused(f"it sent no {name}")
             if tuple(array.shape) != shape or array.dtype != dtype:
                 raise Refused(f"{name} is {tuple(array.shape)} of {array.dtype}, and the model's {shape} of {dtype}")
-        try:
-            vector = _flat({name: record[name] for name, _, _ in self._layout})
-        except (ValueError, EOFError, OSError) as error:
-            raise Refused(f"its weights cannot be read ({error})") from error
-        if not bool(torch.isfinite(vector).all()):
-            raise Refused("its weights hold what is not a number")
-        return vector
+        pieces = [checked_array(name, record[name]) for name, _, _ in self._layout]
+        return torch.from_numpy(np.concatenate([piece.astype(np.float32).reshape(-1) for piece in pieces]))
 
     def _packed(self, w: Vector) -> ArrayRecord:
         """The vector as the arrays it came from; what is not of floating point stays as it was sent."""
@@ -239,6 +256,19 @@ def _count(numbers: dict[str, Any], name: str) -> int:
     if isinstance(value, list) or not math.isfinite(value) or value < 0 or value != int(value):
         raise Refused(f"it says {name} {value}")
     return int(value)
+
+
+def _said(reply: Message, name: str) -> float | None:
+    """A number among the metrics of a reply, if it is one."""
+    value = next((record[name] for record in reply.content.metric_records.values() if name in record), None)
+    return None if isinstance(value, list) else value
+
+
+def _kinds(content: RecordDict) -> dict[str, bool]:
+    """The metrics of a reply, and which are lists: only equal ones can be averaged."""
+    return {
+        name: isinstance(value, list) for record in content.metric_records.values() for name, value in record.items()
+    }
 
 
 def _flat(arrays: dict[str, Array]) -> Vector:

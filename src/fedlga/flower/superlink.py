@@ -129,6 +129,8 @@ def _flwr(*words: str) -> subprocess.CompletedProcess[str]:
         )
     except OSError as error:
         raise BadInput(f"--superlink: cannot start flwr ({error.strerror})") from error
+    except subprocess.TimeoutExpired as error:
+        raise BadInput("--superlink: no answer from it in five minutes") from error
 
 
 def _reason(said: subprocess.CompletedProcess[str]) -> str:

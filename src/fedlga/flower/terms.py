@@ -28,7 +28,7 @@ from .messages import packed, unpacked
 if TYPE_CHECKING:
     from ..types import Vector
 
-METHOD, SENT, UPLOADED = "fedlga-method", "fedlga-sent", "fedlga-uploaded"
+METHOD, SENT, UPLOADED, COUNTED = "fedlga-method", "fedlga-sent", "fedlga-uploaded", "fedlga-counted"
 
 
 class LocalTerms:
@@ -57,13 +57,13 @@ class LocalTerms:
             seed=0,
             shared={} if sent is None else unpacked(sent),
         )
-        self._home = home_of(context, f"run{context.run_id}")
-        self._memory = self._home.recall(self._round, 0)
+        self._home = home_of(context, f"run{context.run_id}", int(str(config.get(COUNTED, -1))))
+        self._memory = self._home.recall(0)
         self._local = self._method.local(self._task, self._memory)
 
     def _flat(self) -> Vector:
         state = self._model.state_dict()
-        return torch.cat([state[name].detach().float().reshape(-1) for name in self._names])
+        return torch.cat([state[name].detach().float().reshape(-1).cpu() for name in self._names])
 
     @torch.no_grad()
     def add_to_gradients(self) -> None:
@@ -76,9 +76,10 @@ class LocalTerms:
             if gradient is None:
                 continue
             if constant is not None:
-                gradient.add_(constant.view_as(gradient))
+                gradient.add_(constant.view_as(gradient).to(gradient.device))
             if self._local.pull:
-                gradient.add_(parameters[name] - sent.view_as(gradient), alpha=self._local.pull)
+                moved = parameters[name] - sent.view_as(gradient).to(gradient.device)
+                gradient.add_(moved, alpha=self._local.pull)
 
     def _pieces(self, parameters: dict[str, torch.nn.Parameter]) -> Sequence[tuple[str, Vector, Vector | None]]:
         """Every parameter with its part of the weights sent and of the constant."""
