@@ -23,7 +23,6 @@ from test_backends_agree import HARD, outcome
 from test_flower_fleet import free_ports
 
 pytestmark = [
-    pytest.mark.xdist_group("flower"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray's own sockets and files
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -53,12 +52,12 @@ def test_all_methods_on_ray_give_what_serial_gives_to_the_last_bit(method, grid)
 
 
 def test_a_run_that_was_stopped_ends_as_if_nothing_had_been(tmp_path):
-    """The command itself, with devices that remember: three rounds, and two and one more, are the same."""
+    """The command itself, with devices that remember: three rounds are two on Ray, and one more in this process."""
     words = ["--preset", "digits", "--method", "scaffold", "--backend", "flower", "--set", "devices=5"]
     words += ["--set", "cohort=2", "--set", "steps_per_epoch=2"]
     fedlga(tmp_path, "run", *words, "--backend", "serial", "--rounds", "3", "--out", "whole")
     fedlga(tmp_path, "run", *words, "--rounds", "2", "--out", "parts")
-    fedlga(tmp_path, "run", "--resume", "parts", "--rounds", "3")
+    fedlga(tmp_path, "run", "--resume", "parts", "--rounds", "3", "--backend", "serial")
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert models[0] == models[1]
 

@@ -12,14 +12,11 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors.numpy import load_file
 
 from fedlga.flower.deployment import Trial, init
 from fedlga.runs import read
 from test_flower_fleet import LONGEST, free_ports, logs, start_app, wait
-
-pytestmark = pytest.mark.xdist_group("flower")
 
 TASK = """
 import numpy as np
