@@ -24,7 +24,8 @@ from typing import Any
 from fedlga.runs import machine, table_as_csv, write_atomically
 
 HIDDEN = {4_240: "0.3 million", 133_330: "10 million", 1_333_330: "100 million"}  # 75 parameters a unit
-ROUNDS = 6
+ROUNDS = 5
+ON_NODES, IN_MEMORY = 2.1e8, 1.5e9  # parameters, of all updates of a round, that are tried: 24 GB is all there is
 WIDE = """
 def {name}(shape, classes):
     from torch import nn
@@ -82,6 +83,42 @@ def on_superlink(folder: Path, words: list[str], nodes: int) -> None:
         trial.down()
 
 
+def idle(nodes: int, seconds: float = 60.0) -> dict[str, Any]:
+    """What connected nodes cost a SuperLink that has nothing for them: its processor's time, and memory a node."""
+    from fedlga.flower.deployment import Trial, init
+
+    with tempfile.TemporaryDirectory() as name:
+        init(Path(name) / "fleet", nodes=nodes, port=19_443)
+        trial = Trial(Path(name) / "fleet")
+        trial.up(nodes, [], lambda line: None)
+        try:
+            running = trial.running()
+            before, started = _cpu(running["superlink"]), time.perf_counter()
+            time.sleep(seconds)
+            used, lasted = _cpu(running["superlink"]) - before, time.perf_counter() - started
+            node = _megabytes(running["node-0"])
+        finally:
+            trial.down()
+    return {"kind": "idle", "nodes": nodes, "superlink_cpu_share": used / lasted, "megabytes_a_node": node}
+
+
+def _tree(leader: int) -> list[int]:
+    from fedlga.flower.deployment import _family
+
+    return list(_family(leader))
+
+
+def _cpu(leader: int) -> float:
+    """Seconds of processor time of a process and what it started."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in _tree(leader)]
+    return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def _megabytes(leader: int) -> float:
+    lines = [line for pid in _tree(leader) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    return sum(int(line.split()[1]) / 1000 for line in lines if line.startswith("Pss:"))
+
+
 def fedlga(folder: Path, *words: str, environment: dict[str, str] | None = None) -> None:
     """The command itself."""
     command = [sys.executable, "-m", "fedlga.cli", *words]
@@ -109,10 +146,15 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print(machine())
+    if "superlink" in given.kinds:
+        rows.append(idle(given.most_superlink))
+        print(rows[-1], flush=True)
     for hidden in map(int, given.hidden.split(",")):
         for nodes in map(int, given.nodes.split(",")):
             for kind in given.kinds.split(","):
-                if kind == "superlink" and nodes > given.most_superlink:
+                held = 75 * hidden * nodes  # parameters of a round's updates
+                if (kind == "superlink" and (nodes > given.most_superlink or held > ON_NODES)) or held > IN_MEMORY:
+                    print(kind, hidden, nodes, "left out: too much for one machine", flush=True)
                     continue
                 try:
                     row = point(kind, hidden, nodes)
