@@ -387,6 +387,15 @@ def test_an_error_on_every_node_ends_the_run(tmp_path):
         play(preset("digits").changed(REAL), grid, lambda round: grid.configs.update(nameless))
 
 
+def test_every_fleet_has_a_headline():
+    from fedlga.display import headline
+    from fedlga.experiment import FLEETS
+
+    changes = {"speeds": {"deadline": 2.0}, "trace": {"trace": "t.csv"}, "real": {"backend": "flower"}}
+    for fleet in FLEETS:
+        assert "devices a round" in headline(preset("digits").changed({"fleet": fleet, **changes.get(fleet, {})}))
+
+
 def test_a_fleet_of_real_devices_needs_flower():
     with pytest.raises(BadInput, match="fleet: got 'real' with backend 'serial'"):
         preset("digits").changed({"fleet": "real"})

@@ -102,6 +102,7 @@ def headline(e: Experiment) -> str:
         "equal": "equally fast",
         "speeds": f"deadline {e.deadline or 0:g} s",
         "trace": f"as in {e.trace}",
+        "real": f"deadline {e.resolved().deadline:g} real seconds",
     }
     who = f"{e.cohort} of {e.devices} devices a round, {fleets[e.fleet]}"
     return f"{e.method} ({e.policy}), {e.dataset}, seed {e.seed}: {who}"

@@ -157,7 +157,12 @@ def _told(group: Group) -> str:
 
 def _intro(groups: Sequence[Group]) -> str:
     e, seeds = groups[0].experiment, max(len(group.runs) for group in groups)
-    slow = {"paper": f"{e.rho:.0%} of them slow", "equal": "equally fast", "speeds": "of unequal speeds"}
+    slow = {
+        "paper": f"{e.rho:.0%} of them slow",
+        "equal": "equally fast",
+        "speeds": "of unequal speeds",
+        "real": "real ones",
+    }
     many = f"{seeds} seeds each" if seeds > 1 else "one seed"
     return (
         f"{e.dataset} on {e.devices} devices, {e.cohort} a round, {slow.get(e.fleet, 'as in a trace')}; "
