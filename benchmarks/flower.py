@@ -146,7 +146,7 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print(machine())
-    if "superlink" in given.kinds:
+    if "superlink" in given.kinds and given.most_superlink > 2:  # noqa: PLR2004
         rows.append(idle(given.most_superlink))
         print(rows[-1], flush=True)
     for hidden in map(int, given.hidden.split(",")):

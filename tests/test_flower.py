@@ -399,5 +399,7 @@ def test_every_fleet_has_a_headline():
 def test_a_fleet_of_real_devices_needs_flower():
     with pytest.raises(BadInput, match="fleet: got 'real' with backend 'serial'"):
         preset("digits").changed({"fleet": "real"})
+    with pytest.raises(BadInput, match="only real devices"):
+        preset("digits").changed({"dataset": "own"})
     with pytest.raises(BadInput, match="audit or dropout"):
         preset("digits").changed({**REAL, "dropout": 0.1})

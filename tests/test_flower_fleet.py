@@ -177,6 +177,7 @@ def test_no_bad_update_reaches_the_model(trial, tmp_path):
     settings = {"rounds": 2, "devices": 3, "cohort": 3, "deadline": 20.0, "grace": 40.0}
     assert start_app(trial, app, tmp_path / "bad", **settings).wait(timeout=LONGEST) == 0
     first, second = read(tmp_path / "bad").records
+    assert (read(tmp_path / "bad").experiment.dataset, read(tmp_path / "bad").experiment.model) == ("own", "own")
     assert first.refused == {
         1: "delta holds what is not a number",
         2: "delta is 4809 of float32, and the model 4810 of float32",

@@ -11,6 +11,7 @@ from typing import Any
 
 from .settings import BadInput, checked, choose, nearest, setting
 
+OWN = "own"  # the dataset, and model, of real devices that bring theirs: see fedlga.flower.server_app
 FLEETS = ("equal", "paper", "speeds", "trace", "real")
 Options = Mapping[str, Mapping[str, Any]]  # settings of methods and policies by name: {"fedprox": {"mu": 0.1}}
 
@@ -262,7 +263,10 @@ def _check_together(e: Experiment) -> None:
     from .methods import make_method, method_class
     from .stragglers import POLICIES, make_policy
 
-    choose("dataset", e.dataset, DATASETS)
+    if e.dataset != OWN:
+        choose("dataset", e.dataset, DATASETS)
+    elif e.fleet != "real":
+        raise BadInput(f"dataset: got {OWN!r} with fleet {e.fleet!r}; only real devices have data of their own")
     allowed = method_class(e.method).policies
     if e.stragglers is not None and choose("stragglers", e.stragglers, POLICIES) not in allowed:
         raise BadInput(
@@ -276,7 +280,7 @@ def _check_together(e: Experiment) -> None:
             make_method(name, dict(values))
     if e.cohort > e.devices and e.sampling == "without-replacement":
         raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")
-    classes = DATASETS[e.dataset].classes
+    classes = DATASETS[e.dataset].classes if e.dataset != OWN else len(e.slow_classes) + e.classes_per_device
     if e.partition == "classes" and e.classes_per_device > classes:
         raise BadInput(
             f"classes_per_device: got {e.classes_per_device}; it takes 1 to {classes}, the classes of {e.dataset}"

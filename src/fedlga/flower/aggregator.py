@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from ..draws import Stream, torch_seed
 from ..evaluation import Evaluator, Exam
-from ..experiment import Experiment, settings
+from ..experiment import OWN, Experiment, settings
 from ..fleet import RealFleet
 from ..local import steps_in_epoch
 from ..methods import method_class
@@ -73,7 +73,9 @@ def experiment_of(config: Mapping[str, Any], *, own: bool) -> Experiment:
         return Experiment.from_toml(str(text))
     known = {f.name for f in settings()}
     changes = {name: value for name, value in config.items() if name in known or "." in name}
-    base = {"backend": "flower", "fleet": "real", "deadline": 60.0} if own else {"backend": "flower"}
+    base: dict[str, Any] = {"backend": "flower"}
+    if own:
+        base |= {"dataset": OWN, "model": OWN, "fleet": "real", "deadline": 60.0}
     return Experiment().changed({**base, **changes})
 
 
