@@ -40,6 +40,7 @@ bench: setup
 	$(BIN)/python benchmarks/where.py --out results/simulators/where.csv
 	$(BIN)/python benchmarks/aggregator.py --out results/aggregator/aggregator.csv
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/flower.py --out results/flower/flower.csv
 
 test-sources: setup
 	$(BIN)/python -m pytest -m sources -n 0
