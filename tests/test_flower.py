@@ -63,9 +63,7 @@ def test_the_memory_of_a_device_stays_with_it_and_only_updates_cross(tmp_path):
     with simulate(experiment, grid=grid) as simulation:
         *_, (server, _) = rounds(simulation.federation, simulation.start, 3)
         checkpoint = {device: dict(memory) for device, memory in simulation.federation.backend.memories()}
-        size, data = len(server.w), simulation.devices
-        assert data is not None
-        images = data.images
+        size = len(server.w)
     assert list(checkpoint) == [0]  # the run's name, and which rounds counted
     assert sorted(checkpoint[0]) == ["flower.counted", "flower.name"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
@@ -75,15 +73,12 @@ def test_the_memory_of_a_device_stays_with_it_and_only_updates_cross(tmp_path):
             continue
         assert set(content) == {VECTORS, NUMBERS}
         assert set(content[NUMBERS]) == set(TOLD)
-        assert {name: array.shape for name, array in content[VECTORS].items()} == {
-            "delta": [size] if isinstance(content[VECTORS]["delta"].shape, list) else (size,),
-            "control": content[VECTORS]["delta"].shape,
-        }
+        shapes = {name: tuple(array.shape) for name, array in content[VECTORS].items()}
+        assert shapes == {"delta": (size,), "control": (size,)}
         sent = content[VECTORS]["control"].numpy()
         assert not any(np.array_equal(sent, memory) for memory in _memories(tmp_path)), (
             "a device's own control is not what it uploads after its first round"
         )
-    assert images.numel() > 0
 
 
 def _memories(home):

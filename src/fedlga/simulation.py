@@ -82,18 +82,7 @@ def simulate(
         fleet = make_fleet(e, data, parts)
         model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
         start = Server(round=0, w=model.vector.clone())
-        devices = Devices(
-            method=make_method(e.method, dict(e.options.get(e.method, {}))),
-            model=model,
-            images=data.train_images,
-            labels=data.train_labels,
-            parts=parts,
-            batch_size=e.batch_size,
-            augment=e.augment,
-            resize=e.resize,
-            clip=e.clip,
-            fast=e.fast,
-        )
+        devices = make_devices(e, model, data.train_images, data.train_labels, parts)
         crew, limit = workers or own, e.memory_limit * 1e9
         tests = Exam(model, data.test_images, data.test_labels, e.resize)
         nodes: Nodes | None = None
@@ -101,7 +90,7 @@ def simulate(
             if e.backend == "flower":
                 from .flower.nodes import connected
 
-                nodes = backend = closing.enter_context(connected(e, devices, tests, data_dir, worker_count(e), grid))
+                nodes = backend = closing.enter_context(connected(e, tests, data_dir, worker_count(e), grid))
             elif crew is None:
                 backend = Serial(devices, limit, tests)
             else:
@@ -119,6 +108,24 @@ def simulate(
         torch.set_num_threads(threads)
         if own is not None:
             own.close()
+
+
+def make_devices(
+    e: Experiment, model: FlatModel, images: torch.Tensor, labels: torch.Tensor, parts: Sequence[Array]
+) -> Devices:
+    """The devices of an experiment, wherever they are."""
+    return Devices(
+        method=make_method(e.method, dict(e.options.get(e.method, {}))),
+        model=model,
+        images=images,
+        labels=labels,
+        parts=parts,
+        batch_size=e.batch_size,
+        augment=e.augment,
+        resize=e.resize,
+        clip=e.clip,
+        fast=e.fast,
+    )
 
 
 def make_federation(

@@ -18,14 +18,12 @@ from ..evaluation import Evaluator, Exam
 from ..experiment import OWN, Experiment, settings
 from ..fleet import RealFleet
 from ..local import steps_in_epoch
-from ..methods import method_class
 from ..models import FlatModel
 from ..runs import MAY_CHANGE, recorded, resumable
 from ..settings import BadInput
 from ..simulation import Simulation, make_federation
-from ..stragglers import POLICIES
 from ..types import Server
-from .nodes import Nodes
+from .nodes import Nodes, agreed
 from .superlink import FAILED, RECORD
 
 if TYPE_CHECKING:
@@ -114,16 +112,7 @@ def own_federation(
         flat = FlatModel(model().train())
     images, labels = test_data()
     tests = Exam(flat, images, labels)
-    nodes = Nodes(
-        grid,
-        tests,
-        {"experiment": e.to_toml()},
-        devices=e.devices,
-        uploads=method_class(e.method).uploads,
-        grace=e.grace,
-        patience=e.patience,
-        unfinished=POLICIES[e.policy].uses_unfinished,
-    )
+    nodes = Nodes(grid, tests, {"experiment": e.to_toml()}, **agreed(e))
     nodes.wait_for_all(e.grace)
     examples = _Told(nodes, e.devices, lambda count: count)
     work = _Told(nodes, e.devices, lambda n: e.epochs * steps_in_epoch(n, e.batch_size, e.steps_per_epoch))

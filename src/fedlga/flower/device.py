@@ -18,15 +18,14 @@ from flwr.clientapp import ClientApp
 from ..backends.memories import recall, remember
 from ..experiment import Experiment
 from ..local import Devices
-from ..methods import make_method
 from ..models import FlatModel, make_model
 from ..settings import BadInput
-from ..simulation import input_shape, load_data, make_parts
+from ..simulation import input_shape, load_data, make_devices, make_parts
 from ..tensors import load_tensors, save_tensors
 from .messages import NUMBERS, SETUP, task_of, update_content
 
 if TYPE_CHECKING:
-    from ..types import Array, Memory
+    from ..types import Memory
 
 NodeConfig = Mapping[str, Any]
 Examples = tuple[torch.Tensor, torch.Tensor]  # images and labels
@@ -104,7 +103,7 @@ def _named_devices(text: str, folder: str) -> Devices:
     e = Experiment.from_toml(text)
     data = load_data(e, folder or None)
     model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
-    return _made(e, model, data.train_images, data.train_labels, make_parts(e, data))
+    return make_devices(e, model, data.train_images, data.train_labels, make_parts(e, data))
 
 
 @lru_cache(maxsize=1)
@@ -112,22 +111,7 @@ def _own_devices(text: str, own: Own, config: tuple[tuple[str, Any], ...]) -> De
     e = Experiment.from_toml(text)
     images, labels = own.train_data(dict(config))
     nobody = [np.arange(0)] * number(dict(config))
-    return _made(e, FlatModel(own.model().train()), images, labels, [*nobody, np.arange(len(labels))])
-
-
-def _made(e: Experiment, model: FlatModel, images: torch.Tensor, labels: torch.Tensor, parts: list[Array]) -> Devices:
-    return Devices(
-        method=make_method(e.method, dict(e.options.get(e.method, {}))),
-        model=model,
-        images=images,
-        labels=labels,
-        parts=parts,
-        batch_size=e.batch_size,
-        augment=e.augment,
-        resize=e.resize,
-        clip=e.clip,
-        fast=e.fast,
-    )
+    return make_devices(e, FlatModel(own.model().train()), images, labels, [*nobody, np.arange(len(labels))])
 
 
 class Simulated:

@@ -17,7 +17,7 @@ from ..backends.shared import SharedFolder
 from ..evaluation import Exam, Scores
 from ..experiment import Experiment
 from ..federation import Mishaps
-from ..local import Devices
+from ..methods import method_class
 from ..settings import BadInput
 from ..stragglers import POLICIES
 from ..types import Task, Update
@@ -35,12 +35,11 @@ GONE = (3, 4, 5)  # Flower's error codes for a node, or its answer, that is not 
 
 @contextmanager
 def connected(
-    e: Experiment, devices: Devices, tests: Exam, data_dir: str | Path | None, workers: int, grid: Carrier | None
+    e: Experiment, tests: Exam, data_dir: str | Path | None, workers: int, grid: Carrier | None
 ) -> Generator[Nodes]:
     """The nodes of an experiment: those of `grid`, or as many simulated ones as it has devices."""
     setup: dict[str, Any] = {"experiment": e.to_toml()}
-    known: dict[str, Any] = {"devices": e.devices, "uploads": devices.method.uploads}
-    known |= {"grace": e.grace, "patience": e.patience, "unfinished": POLICIES[e.policy].uses_unfinished}
+    known = agreed(e)
     with ExitStack() as closing:
         if grid is None:
             shared = SharedFolder()
@@ -52,6 +51,12 @@ def connected(
         nodes = Nodes(grid, tests, setup, **known)
         nodes.wait_for_all(e.grace)
         yield nodes
+
+
+def agreed(e: Experiment) -> dict[str, Any]:
+    """What Nodes needs to know of an experiment."""
+    known = {"devices": e.devices, "uploads": method_class(e.method).uploads, "grace": e.grace, "patience": e.patience}
+    return {**known, "unfinished": POLICIES[e.policy].uses_unfinished}
 
 
 def in_a_line(reason: str | None) -> str:
