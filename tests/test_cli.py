@@ -330,7 +330,7 @@ def start(*words: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_for(file: Path, lines: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         if file.exists() and len(file.read_text().splitlines()) >= lines:
             return
@@ -345,14 +345,14 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, backend, sent):
     process = start(*words, folder=tmp_path)
     wait_for(tmp_path / "r" / "rounds.jsonl", 3)
     os.killpg(process.pid, sent)  # to all processes of the terminal, as a real Ctrl-C
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert err == ""
     assert "stopping after this round" in out
     assert "to go on: fedlga run --resume r" in out
     done = len((tmp_path / "r" / "rounds.jsonl").read_text().splitlines())
     go_on = start("run", "--resume", "r", "--rounds", str(done + 2), folder=tmp_path)
-    out, err = go_on.communicate(timeout=60)
+    out, err = go_on.communicate(timeout=200)
     assert (go_on.returncode, err) == (0, "")
     assert len((tmp_path / "r" / "rounds.jsonl").read_text().splitlines()) == done + 2
 
@@ -362,7 +362,7 @@ def test_ctrl_c_in_a_comparison_keeps_what_is_done(tmp_path):
     process = start(*words, folder=tmp_path)
     wait_for(tmp_path / "c" / "fedavg-keep" / "seed-0" / "rounds.jsonl", 3)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (1, "")
     assert "to go on: fedlga compare --resume c" in out
     assert (tmp_path / "c" / "fedavg-keep" / "seed-0" / "checkpoint").is_dir()
@@ -375,7 +375,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_round(tmp_path):
     wait_for(tmp_path / "r" / "experiment.toml", 1)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGINT)  # before the first round is done: nothing to finish
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "")
     assert "stopped at once; to go on from the last checkpoint: fedlga run --resume r" in out
 
@@ -383,11 +383,11 @@ def test_a_second_ctrl_c_does_not_wait_for_the_round(tmp_path):
 def test_ctrl_c_while_workers_start(tmp_path):
     words = ("run", *FAST, "--rounds", "5000", "--backend", "pool", "--out", "r")
     process = start(*words, folder=tmp_path)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 200
     while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text() and time.monotonic() < until:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "Traceback" not in err
 

@@ -78,7 +78,7 @@ def arrays_in(stream: bytes) -> list[np.ndarray]:
 
 def test_only_updates_and_numbers_leave_a_node(tmp_path):
     """Without TLS, or there would be nothing to read."""
-    port = free_ports(4)
+    port = free_ports()
     init(tmp_path / "fleet", nodes=1, port=port)
     trial = Trial(tmp_path / "fleet")
     (trial.folder / "flower" / "config.toml").write_text(
@@ -100,8 +100,8 @@ def test_only_updates_and_numbers_leave_a_node(tmp_path):
                 processes.append(
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
                 )
-            wait(lambda: _listens(port), trial, 60)
-        wait(lambda: trial.online() == 1, trial, 60)
+            wait(lambda: _listens(port), trial)
+        wait(lambda: trial.online() == 1, trial)
         settings = {"rounds": 2, "devices": 1, "cohort": 1, "deadline": 60.0, "grace": 60.0, "method": "scaffold"}
         assert start_app(trial, trial.folder / "app", tmp_path / "r", **settings).wait(timeout=LONGEST) == 0, logs(
             trial

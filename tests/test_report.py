@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -120,6 +121,26 @@ def test_the_same_run_twice_is_one_run(tmp_path):
     run(preset("digits").changed({"rounds": 2}), tmp_path / "run")
     (group,) = collected([tmp_path / "run", tmp_path, tmp_path / "run" / ".." / "run"])
     assert len(group.runs) == 1
+
+
+def test_runs_that_are_going_on_can_be_looked_at(tmp_path):
+    """A run swaps its checkpoint's folders while its page is made."""
+    run(preset("digits").changed({"rounds": 1}), tmp_path / "run")
+    over = Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            (tmp_path / "run" / "checkpoint.new" / "devices").mkdir(parents=True)
+            (tmp_path / "run" / "checkpoint.new").rename(tmp_path / "run" / "checkpoint.old")
+            shutil.rmtree(tmp_path / "run" / "checkpoint.old")
+
+    thread = Thread(target=swap)
+    thread.start()
+    try:
+        assert all(len(collected([tmp_path])) == 1 for _ in range(50))
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_other_options_have_a_name_and_a_look_of_their_own(tmp_path):

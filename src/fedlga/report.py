@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -82,7 +83,8 @@ def collected(folders: Sequence[Path]) -> list[Group]:
 
 
 def _below(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("experiment.toml"))
+    """Every run's experiment. Runs may be going on: os.walk bears folders that vanish, and rglob does not."""
+    return sorted(Path(there) / "experiment.toml" for there, _, files in os.walk(folder) if "experiment.toml" in files)
 
 
 def _labels(experiments: Sequence[Experiment]) -> list[str]:

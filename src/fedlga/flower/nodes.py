@@ -39,9 +39,10 @@ def connected(
 ) -> Generator[Nodes]:
     """The nodes of an experiment: those of `grid`, or as many simulated ones as it has devices."""
     setup: dict[str, Any] = {"experiment": e.to_toml()}
-    known = agreed(e)
+    known, longest = agreed(e), e.grace
     with ExitStack() as closing:
         if grid is None:
+            longest = e.patience  # all of them come, though a busy machine takes its time to start Ray
             shared = SharedFolder()
             closing.callback(shared.close)
             memory = shared.folder("memory", in_memory=True)
@@ -49,7 +50,7 @@ def connected(
             grid = closing.enter_context(simulated_grid(e.devices, workers))
             known |= {"memory": memory, "strict": True}
         nodes = Nodes(grid, tests, setup, **known)
-        nodes.wait_for_all(e.grace)
+        nodes.wait_for_all(longest)
         yield nodes
 
 
