@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fedlga.experiment import preset
 from fedlga.federation import rounds
+from fedlga.flower.aggregator import own_federation
 from fedlga.flower.device import Home, client_app
 from fedlga.flower.messages import NUMBERS, TOLD, VECTORS, Refused, task_content, task_of, update_content, update_of
 from fedlga.flower.nodes import NodesFailed
@@ -366,6 +367,22 @@ def test_when_every_device_fails_the_run_says_why(tmp_path):
     app = client_app(lambda: torch.nn.Linear(1, 1), broken)
     with pytest.raises(NodesFailed, match="every node failed: the disk is on fire"):
         play(preset("digits").changed(REAL), HereGrid(4, tmp_path, app))
+
+
+def test_a_model_of_ones_own_that_cannot_be_averaged_is_refused_at_both_ends(tmp_path):
+    def batch_norm():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+
+    def data(*_):
+        return torch.rand(20, 1, 8, 8), torch.arange(20) % 10
+
+    said = "has buffers that training changes"
+    grid = HereGrid(4, tmp_path, client_app(batch_norm, data))
+    with pytest.raises(NodesFailed, match=f"every node failed: .*{said}"):
+        play(preset("digits").changed(REAL), grid)
+    e = preset("digits").changed({**REAL, "dataset": "own", "model": "own"})
+    with pytest.raises(BadInput, match=said), own_federation(e, grid, batch_norm, data):
+        pass
 
 
 def test_when_nobody_is_there_the_run_says_so(tmp_path):

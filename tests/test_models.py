@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedlga.models import FlatModel, cnn, make_model, mlp, resnet20
+import models_for_tests
+from fedlga.models import FlatModel, cnn, make_model, mlp, own_model, resnet20
 from fedlga.settings import BadInput
 
 
@@ -105,6 +106,49 @@ def test_what_is_no_model(name, said):
     with pytest.raises(BadInput, match=said) as caught:
         make_model(f"models_for_tests:{name}", (1, 8, 8), 10, 0)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("with_batch_norm", r"model\(\) has buffers that training changes"),
+        ("wrong_shape", r"model\(\) does not take images of shape \(1, 8, 8\)"),
+        ("too_few_scores", r"model\(\) gives \(2, 9\) for 2 images; it takes one score a class, \(2, 10\)"),
+        ("not_a_module", r"model\(\) gave a str"),
+    ],
+)
+def test_what_is_no_model_of_ones_own(name, said):
+    make = getattr(models_for_tests, name)
+    with pytest.raises(BadInput, match=said):
+        own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.tensor([0, 9, 2, 3, 4]), 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (torch.tensor([0, 1]), "got 3 examples and 2 labels"),
+        (torch.tensor([]), "got 3 examples and 0 labels"),
+        (torch.tensor([0.0, 1.0, 1.0]), "got labels of torch.float32 in 1 dimensions"),
+        (torch.tensor([0, 1, -1]), "it takes torch.int64 in one, counted from 0"),
+    ],
+)
+def test_what_is_no_data_of_ones_own(labels, said):
+    with pytest.raises(BadInput, match=said):
+        own_model(lambda: nn.Linear(4, 2), torch.rand(3, 4), labels, 0)
+
+
+def test_a_model_of_ones_own_with_any_data():
+    """No images at all, labels that this device has not all of, one example; and whole numbers for an embedding."""
+    assert len(own_model(lambda: nn.Linear(4, 5), torch.rand(1, 4), torch.tensor([1]), 0).vector) == 4 * 5 + 5
+    words = nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 2))
+    own_model(lambda: words, torch.tensor([[0, 6], [1, 2]]), torch.tensor([0, 1]), 0)
+
+
+def test_an_own_model_with_a_view_trains_all_the_same():
+    make = models_for_tests.with_a_view
+    model = own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.arange(5), 0)
+    model.module(torch.randn(3, 1, 8, 8)).sum().backward()
+    assert model.gradient.abs().sum() > 0
 
 
 def test_an_unknown_model():

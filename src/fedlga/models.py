@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from .data.augment import resized
 from .draws import Stream, torch_seed
 from .methods import imported
 from .settings import BadInput, choose
@@ -128,25 +129,44 @@ def _shaped(flat: Vector, like: torch.Tensor) -> torch.Tensor:
 def make_model(name: str, shape: Shape, classes: int, seed: int) -> FlatModel:
     """A model with the starting weights that this seed gives, whatever the method."""
     make = imported("model", name) if ":" in name else MODELS[choose("model", name, MODELS)]
+    return _checked(repr(name), lambda: make(shape, classes), torch.zeros(2, *shape), classes, seed)
+
+
+def own_model(
+    make: Callable[[], object], images: torch.Tensor, labels: torch.Tensor, seed: int, resize: int = 0
+) -> FlatModel:
+    """The model of somebody who has their own data too, of whatever shape."""
+    if len(images) != len(labels) or len(labels) == 0:
+        raise BadInput(f"data: got {len(images)} examples and {len(labels)} labels; it takes as many, and one at least")
+    if labels.dtype != torch.int64 or labels.dim() != 1 or int(labels.min()) < 0:
+        kind = f"{labels.dtype} in {labels.dim()} dimensions"
+        raise BadInput(f"data: got labels of {kind}; it takes torch.int64 in one, counted from 0")
+    return _checked("model()", make, resized(images[[0, -1]], resize), int(labels.max()) + 1, seed, more=True)
+
+
+def _checked(
+    name: str, make: Callable[[], object], images: torch.Tensor, classes: int, seed: int, *, more: bool = False
+) -> FlatModel:
+    """A model that takes these images, scores so many classes (`more`: at least), and can be averaged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, Stream.WEIGHTS))
-        module = make(shape, classes)
+        module = make()
         if not isinstance(module, nn.Module):
             raise BadInput(
-                f"model: {name!r} gave a {type(module).__name__}; it takes a function that returns an nn.Module"
+                f"model: {name} gave a {type(module).__name__}; it takes a function that returns an nn.Module"
             )
         _check_parameters(name, module)
-        _check_fit(name, module, shape, classes)
-        _check_buffers(name, module, shape)
-        channels_last = _takes_channels_last(module, shape)
+        _check_fit(name, module, images, classes, more=more)
+        _check_buffers(name, module, images)
+        channels_last = _takes_channels_last(module, images)
     return FlatModel(module.train(), channels_last=channels_last)
 
 
-def _takes_channels_last(module: nn.Module, shape: Shape) -> bool:
+def _takes_channels_last(module: nn.Module, images: torch.Tensor) -> bool:
     """Whether a model can do with kernels in that order: not if it calls `view` on what a convolution gave."""
     probe = FlatModel(copy.deepcopy(module).train())
     try:
-        probe.module(torch.zeros(2, *shape)).sum().backward()
+        probe.module(images).sum().backward()
     except RuntimeError:
         return False
     return True
@@ -155,27 +175,29 @@ def _takes_channels_last(module: nn.Module, shape: Shape) -> bool:
 def _check_parameters(name: str, module: nn.Module) -> None:
     trainable = [p for p in module.parameters() if p.requires_grad]
     if not trainable:
-        raise BadInput(f"model: {name!r} has no trainable parameters")
+        raise BadInput(f"model: {name} has no trainable parameters")
     odd = {str(p.dtype) for p in trainable if p.dtype != torch.float32}
     if odd:
-        raise BadInput(f"model: {name!r} has parameters of {', '.join(sorted(odd))}; it takes torch.float32")
+        raise BadInput(f"model: {name} has parameters of {', '.join(sorted(odd))}; it takes torch.float32")
 
 
-def _check_fit(name: str, module: nn.Module, shape: Shape, classes: int) -> None:
+def _check_fit(name: str, module: nn.Module, images: torch.Tensor, classes: int, *, more: bool) -> None:
     """One batch goes in, and one score a class comes out."""
     probe = copy.deepcopy(module).eval()
     try:
         with torch.no_grad():
-            out = probe(torch.zeros(2, *shape))
+            out = probe(images)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise BadInput(f"model: {name!r} does not take images of shape {shape} ({reason})") from error
-    if not isinstance(out, torch.Tensor) or out.shape != (2, classes):
-        got: object = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise BadInput(f"model: {name!r} gives {got} for 2 images; it takes one score a class, {(2, classes)}")
+        raise BadInput(f"model: {name} does not take images of shape {tuple(images.shape[1:])} ({reason})") from error
+    count = len(images)
+    got: object = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    enough = isinstance(out, torch.Tensor) and more and out.shape[:-1] == (count,) and out.shape[-1] >= classes
+    if got != (count, classes) and not enough:
+        raise BadInput(f"model: {name} gives {got} for {count} images; it takes one score a class, {(count, classes)}")
 
 
-def _check_buffers(name: str, module: nn.Module, shape: Shape) -> None:
+def _check_buffers(name: str, module: nn.Module, images: torch.Tensor) -> None:
     """Constant buffers are fine. Those that training moves (BatchNorm's) are not weights, and no method here knows
     how to average them.
     """
@@ -184,11 +206,11 @@ def _check_buffers(name: str, module: nn.Module, shape: Shape) -> None:
         return
     probe = copy.deepcopy(module).train()
     with torch.no_grad():
-        probe(torch.randn(2, *shape))
+        probe(torch.randn_like(images) if images.is_floating_point() else images)
     moved = [key for key, value in probe.named_buffers() if not torch.equal(value, before[key])]
     if moved:
         raise BadInput(
-            f"model: {name!r} has buffers that training changes ({_some(moved)}); they cannot be averaged: "
+            f"model: {name} has buffers that training changes ({_some(moved)}); they cannot be averaged: "
             "use GroupNorm or LayerNorm in place of BatchNorm"
         )
 

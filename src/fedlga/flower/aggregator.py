@@ -13,12 +13,11 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..draws import Stream, torch_seed
 from ..evaluation import Evaluator, Exam
 from ..experiment import OWN, Experiment, settings
 from ..fleet import RealFleet
 from ..local import steps_in_epoch
-from ..models import FlatModel
+from ..models import own_model
 from ..runs import MAY_CHANGE, recorded, resumable
 from ..settings import BadInput
 from ..simulation import Simulation, make_federation
@@ -107,11 +106,9 @@ def own_federation(
     e = e.resolved()
     assert e.deadline is not None
     torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(e.seed, Stream.WEIGHTS))
-        flat = FlatModel(model().train())
     images, labels = test_data()
-    tests = Exam(flat, images, labels)
+    flat = own_model(model, images, labels, e.seed, e.resize)
+    tests = Exam(flat, images, labels, e.resize)
     nodes = Nodes(grid, tests, {"experiment": e.to_toml()}, **agreed(e))
     nodes.wait_for_all(e.grace)
     examples = _Told(nodes, e.devices, lambda count: count)

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from ..backends.memories import recall, remember
 from ..experiment import Experiment
 from ..local import Devices
-from ..models import FlatModel, make_model
+from ..models import make_model, own_model
 from ..settings import BadInput
 from ..simulation import input_shape, load_data, make_devices, make_parts
 from ..tensors import load_tensors, save_tensors
@@ -111,7 +111,8 @@ def _own_devices(text: str, own: Own, config: tuple[tuple[str, Any], ...]) -> De
     e = Experiment.from_toml(text)
     images, labels = own.train_data(dict(config))
     nobody = [np.arange(0)] * number(dict(config))
-    return make_devices(e, FlatModel(own.model().train()), images, labels, [*nobody, np.arange(len(labels))])
+    model = own_model(own.model, images, labels, e.seed, e.resize)
+    return make_devices(e, model, images, labels, [*nobody, np.arange(len(labels))])
 
 
 class Simulated:
