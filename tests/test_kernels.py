@@ -189,6 +189,21 @@ def test_a_compiled_mean_is_a_plain_one(size, count, seed):
     torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1, 4095, 4096, 20_000, 3 * 4096])
+def test_threads_change_no_bit_of_a_mean(size, monkeypatch):
+    from fedlga.kernels import updates
+
+    vectors = [torch.randn(size) for _ in range(7)]
+    counts = [0.5 + k for k in range(7)]
+    monkeypatch.setattr(updates, "WORTH_A_THREAD", 1)
+    found: list[torch.Tensor | None] = []
+    for cores in (1, 2, 3, 4):
+        monkeypatch.setattr(updates, "CORES", cores)
+        found.append(kernels.mean(vectors, counts, sum(counts)))
+    assert found[0] is not None
+    assert all(other is not None and torch.equal(found[0], other) for other in found)
+
+
 @pytest.mark.parametrize("constant", [torch.tensor(0.1), torch.full((1,), 0.1, dtype=torch.float64)])
 def test_a_constant_of_another_shape_or_kind_is_spread_first(constant):
     """torch would broadcast it; the compiled code must not read past its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from federations import close, looks, play, quadratics, update
+from fedlga import completion
 from fedlga.completion import Growth, growth, trusted
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.fedlga import FedLGA, printed_scale
@@ -156,7 +158,8 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("scale", ["trusted", "growth", "printed"])
-def test_twenty_million_parameters_and_ten_updates_need_nothing_larger_than_the_model(scale):
+def test_twenty_million_parameters_and_ten_updates_need_nothing_larger_than_the_model(scale, monkeypatch):
+    monkeypatch.setattr(completion, "LARGE", 1 << 40)  # what is watched is this thread
     size = 20_000_000
     pattern = torch.linspace(-1, 1, size)
     sent = [update(d, [0.0], steps=1 + d % 5, asked=5) for d in range(10)]
@@ -168,6 +171,19 @@ def test_twenty_million_parameters_and_ten_updates_need_nothing_larger_than_the_
     assert watched.largest == size
     assert after.w.numel() == size
     assert bool(torch.isfinite(after.w).all())
+
+
+def test_updates_looked_at_beside_each_other_look_the_same(monkeypatch):
+    sent = [update(d, [0.0], steps=1 + d % 5, asked=5) for d in range(9)]
+    sent = [type(u)(**{**vars(u), "delta": torch.randn(50_000)}) for u in sent]
+    _, alone = completion.looked_at(iter(sent), sketched=True)
+    monkeypatch.setattr(completion, "LARGE", 1)
+    held, beside = completion.looked_at(iter(sent), sketched=True)
+    assert held == sent
+    assert {d: seen.size for d, seen in alone.items()} == {d: seen.size for d, seen in beside.items()}
+    for d, seen in alone.items():
+        assert seen.sketch is not None
+        assert torch.equal(seen.sketch, cast("torch.Tensor", beside[d].sketch))
 
 
 @pytest.mark.parametrize("scale", ["grow", 0.0, -1.0, math.nan])

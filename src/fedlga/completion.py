@@ -33,10 +33,11 @@ random signs. Inner products of sketches are those of the updates, give or take 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 SKETCH = 4096  # numbers kept of an update
 LOOKED_AT = 1024  # rows of so many parameters at a time: smaller blocks cost more in calls than they save
+LARGE, LOOKERS = 1 << 22, 2  # an update of so many parameters is looked at beside others, by so many threads
 DEVICES = 1024  # whose sketches are kept: those heard of last
 NOISY_STEPS = 20  # an update of so few steps may be all noise
 LEAST_SHARE = 0.1  # of signal: an update with less is left alone
@@ -158,8 +160,8 @@ Heard = dict[int, tuple["Vector", int]]  # by device: where its last update poin
 def _heard(memory: Memory) -> Heard:
     if "heard" not in memory:
         return {}
-    reports = zip(memory["heard"], memory["sketches"], strict=True)
-    return {int(device): (way, int(streak)) for (device, streak), way in reports}
+    reports = cast("list[tuple[int, int]]", memory["heard"].tolist())  # pyright: ignore[reportUnknownMemberType]
+    return {device: (way, streak) for (device, streak), way in zip(reports, memory["sketches"].unbind(), strict=True)}
 
 
 def _remembered(reports: Sequence[tuple[int, tuple[Vector, int]]]) -> Memory:
@@ -191,6 +193,24 @@ class Look:
         """The sketch at length 1; None for an update that points nowhere."""
         size = 0.0 if self.sketch is None or self.size == 0 else length(self.sketch)
         return self.sketch / size if self.sketch is not None and size > 0 else None
+
+
+def looked_at(arriving: Iterable[Update], *, sketched: bool) -> tuple[list[Update], dict[int, Look]]:
+    """The updates, and a look at each: when it comes, while others are still at work.
+
+    Large ones are looked at beside each other: it is reading that takes the time, and two cores read faster than one.
+    """
+    updates: list[Update] = []
+    looks: dict[int, Look] = {}
+    with ThreadPoolExecutor(LOOKERS) as lookers:
+        looking: dict[int, Future[Look]] = {}
+        for u in arriving:
+            updates.append(u)
+            if len(u.delta) < LARGE:
+                looks[u.device] = look(u.delta, sketched=sketched)
+            else:
+                looking[u.device] = lookers.submit(look, u.delta, sketched=sketched)
+    return updates, looks | {device: seen.result() for device, seen in looking.items()}
 
 
 def look(delta: Vector, *, sketched: bool = True) -> Look:

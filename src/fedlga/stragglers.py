@@ -93,13 +93,10 @@ class Complete(Policy):
             raise BadInput(f"complete.scale: got {self.scale!r}; it takes {', '.join(SCALES)} or a number above 0")
 
     def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
-        from .completion import look
+        from .completion import looked_at
 
-        arriving, updates = updates, list[Update]()  # held: the scale of one is learned from all of them
-        looks: dict[int, Look] = {}
-        for u in arriving:  # each is looked at when it comes, while others are still at work
-            looks[u.device] = look(u.delta, sketched=self.scale == "trusted")
-            updates.append(u)
+        # Held: the scale of one is learned from all of them.
+        updates, looks = looked_at(updates, sketched=self.scale == "trusted")
         complete = [u for u in updates if u.finished]
         sizes = {device: seen.size for device, seen in looks.items()}
         scales = self._scales(server, updates, complete, looks)
