@@ -2,11 +2,12 @@
 # make test     sets up everything and runs the tests
 # make check    lint, formatting, types and tests
 # make bench    seconds a round, ours and other simulators': an hour, and the machine to itself
+# make test-long      what takes minutes and is shown in less by another test: all six methods on a SuperLink
 # make test-sources   fetches the real datasets from every source it can reach and compares them
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser run test check lint types bench test-sources clean
+.PHONY: setup browser run test check lint types bench test-sources test-long clean
 
 setup: .venv/ready
 
@@ -44,6 +45,9 @@ bench: setup
 
 test-sources: setup
 	$(BIN)/python -m pytest -m sources -n 0
+
+test-long: setup
+	$(BIN)/python -m pytest -m long -n 0
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

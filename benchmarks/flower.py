@@ -71,7 +71,8 @@ def point(kind: str, hidden: int, nodes: int) -> dict[str, Any]:
 
 def on_superlink(folder: Path, words: list[str], nodes: int) -> None:
     """Start a fleet, run on it, end it."""
-    from fedlga.flower.deployment import Trial, init
+    from fedlga.flower.deployment import init
+    from fedlga.flower.trial import Trial
 
     init(folder / "fleet", nodes=nodes, port=19_443)
     trial = Trial(folder / "fleet")
@@ -85,7 +86,8 @@ def on_superlink(folder: Path, words: list[str], nodes: int) -> None:
 
 def idle(nodes: int, seconds: float = 60.0) -> dict[str, Any]:
     """What connected nodes cost a SuperLink that has nothing for them: its processor's time, and memory a node."""
-    from fedlga.flower.deployment import Trial, init
+    from fedlga.flower.deployment import init
+    from fedlga.flower.trial import Trial
 
     with tempfile.TemporaryDirectory() as name:
         init(Path(name) / "fleet", nodes=nodes, port=19_443)
@@ -103,7 +105,7 @@ def idle(nodes: int, seconds: float = 60.0) -> dict[str, Any]:
 
 
 def _tree(leader: int) -> list[int]:
-    from fedlga.flower.deployment import _family
+    from fedlga.flower.trial import _family
 
     return list(_family(leader))
 

@@ -11,13 +11,16 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedlga.flower.deployment import Trial, init
+from fedlga.flower.deployment import init
+from fedlga.flower.trial import Trial
+from fedlga.methods import METHODS
 from fedlga.runs import read
 
 LONGEST = 240  # seconds that anything here may take
@@ -132,6 +135,20 @@ def test_a_superlink_gives_what_serial_gives_and_survives_being_killed(trial, tm
         "flower.counted",
         "flower.name",
     ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_all_methods_on_a_superlink_give_what_serial_gives(method, trial, tmp_path):
+    """In CI it is Scaffold, above, and all six on Ray."""
+    words = [*EXPERIMENT[:-1], method, "--rounds", "3"]
+    fedlga(trial, tmp_path, "run", *words, "--out", "serial")
+    fedlga(trial, tmp_path, "run", *words, "--superlink", "fleet", "--out", "r")
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("serial", "r")]
+    assert models[0] == models[1]
+    serial, found = (read(tmp_path / name).records for name in ("serial", "r"))
+    assert [replace(r, seconds=0.0) for r in found] == [replace(r, seconds=0.0) for r in serial]
+    assert any(r.slow for r in serial)
 
 
 BAD_CLIENT = """

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from fedlga.flower.deployment import Trial, init
+from fedlga.flower.deployment import init
+from fedlga.flower.trial import Trial
 from fedlga.runs import read
 from test_flower_fleet import LONGEST, free_ports, logs, start_app, wait
 

@@ -40,7 +40,7 @@ def up(folder: Path, nodes: int, paces: str) -> None:
     from .flower import check_installed
 
     check_installed()
-    from .flower.deployment import Trial
+    from .flower.trial import Trial
 
     try:
         seconds = [float(pace) for pace in paces.split(",")] if paces else []
@@ -58,7 +58,7 @@ def up(folder: Path, nodes: int, paces: str) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 def down(folder: Path) -> None:
     """Stop what `fleet up` started in DIR, and nothing else."""
-    from .flower.deployment import Trial
+    from .flower.trial import Trial
 
     trial = Trial(folder.resolve())
     assert trial.settings  # or it is no fleet
