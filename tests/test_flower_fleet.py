@@ -272,6 +272,30 @@ def test_a_node_that_comes_late_is_slow_and_is_killed(trial, tmp_path):
     assert all(torch.isfinite(v).all() for v in load_file(out / "checkpoint" / "server.safetensors").values())
 
 
+@pytest.mark.long
+def test_a_node_that_was_killed_comes_back(trial, tmp_path):
+    """It cannot say goodbye: the SuperLink lets it in again when it has noticed, a minute later."""
+    if "node-1" not in trial.running():
+        trial.start_node(1)
+    trial.wait_for_nodes(2)
+    settings = {"rounds": 100, "devices": 2, "cohort": 2, "deadline": 5.0, "grace": 20.0, "method": "scaffold"}
+    process = start_app(trial, trial.folder / "app", tmp_path / "back", **settings)
+
+    def after(condition):
+        wait(lambda: any(map(condition, rounds_in(tmp_path / "back"))) or process.poll() is not None, trial)
+        assert process.poll() is None, (trial.folder / "logs" / "back.log").read_text() + logs(trial)
+
+    after(lambda record: 1 in record["used"])
+    trial.stop("node-1", kill=True)
+    seen = len(rounds_in(tmp_path / "back"))
+    after(lambda record: record["round"] > seen + 1 and record["used"] == [0])
+    seen = len(rounds_in(tmp_path / "back"))
+    trial.start_node(1)
+    after(lambda record: record["round"] > seen and 1 in record["used"])
+    trial.flwr("stop", run_id(trial, "back"), "fleet")
+    process.wait(timeout=LONGEST)
+
+
 def busy(trial, node):
     """Whether a node's app is at work."""
     group = trial.running()[f"node-{node}"]
