@@ -14,8 +14,10 @@ from fedlga.backends.shared import SharedFolder
 from fedlga.experiment import Experiment, preset
 from fedlga.federation import rounds
 from fedlga.methods import METHODS, method_class
+from fedlga.runs import recorded
 from fedlga.settings import BadInput
 from fedlga.simulation import simulate
+from fedlga.tensors import load_tensors
 
 PAIRS = [(method, policy) for method in METHODS for policy in method_class(method).policies]
 # Unequal sizes, momentum, decay, clipping, examples as weights: whatever could come out in another order.
@@ -63,6 +65,33 @@ def test_serial_and_pool_agree(method, policy, clip, workers):
     for device, memory in memories.items():
         assert all(torch.equal(memory[name], pool_memories[device][name]) for name in memory)
     assert any(record.slow for record in records), "the fleet must have been unequal, or nothing was tested"
+
+
+OWN = {"devices": 4, "cohort": 4, "partition": "iid", "rounds": 4, "steps_per_epoch": 2}
+
+
+@pytest.mark.parametrize("backend", ["serial", "pool"])
+def test_a_method_that_forgets_and_one_vector_under_two_names(backend, tmp_path):
+    """Counts go 1, 2, none, 1; the checkpoint holds the weights twice; the unset setting is in no file."""
+    experiment = preset("digits").changed({**OWN, "method": "methods_for_tests:Forgetful", "backend": backend})
+    played = list(recorded(experiment, tmp_path / "r"))
+    assert len(played) == 4
+    with simulate(experiment) as simulation:
+        counts: list[list[float]] = []
+        for _ in rounds(simulation.federation, simulation.start, 4):
+            held = dict(simulation.federation.backend.memories())
+            counts.append([float(memory["count"][0]) for memory in held.values() if "count" in memory])
+    assert counts == [[1.0] * 4, [2.0] * 4, [], [1.0] * 4]
+    kept, _ = load_tensors(tmp_path / "r" / "checkpoint" / "server.safetensors")
+    assert torch.equal(kept["w"], kept["memory.average"])
+
+
+@pytest.mark.parametrize("backend", ["serial", "pool"])
+def test_what_is_not_as_long_as_the_model_is_not_uploaded(backend):
+    experiment = preset("digits").changed({**OWN, "method": "methods_for_tests:Short", "backend": backend})
+    said = r"finish uploads loss of \(1,\) torch.float32; it takes loss, of \(\d+,\)"
+    with simulate(experiment) as simulation, pytest.raises(BadInput, match=said):
+        list(rounds(simulation.federation, simulation.start, 1))
 
 
 def test_there_are_21_combinations():

@@ -248,6 +248,9 @@ def test_audit_prints_and_writes_its_table(fedlga):
     lines = Path("audit.csv").read_text().splitlines()
     assert lines[0] == "regime,rounds,trusted,growth,linear,printed,best,trusted_mean,stragglers"
     assert len(lines) == 6
+    code, _, err = fedlga("audit", "--preset", "digits", "--rounds", 2, "--out", "audit.csv/x/audit.csv")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--out: cannot write to 'audit.csv/x' (Not a directory)" in err
     code, _, err = fedlga("audit", "--preset", "digits", "--only", "batch, 0.2")
     assert (code, err.count("\n")) == (2, 1)
 
@@ -366,6 +369,8 @@ def test_ctrl_c_in_a_comparison_keeps_what_is_done(tmp_path):
     assert (process.returncode, err) == (1, "")
     assert "to go on: fedlga compare --resume c" in out
     assert (tmp_path / "c" / "fedavg-keep" / "seed-0" / "checkpoint").is_dir()
+    assert all((tmp_path / "c" / name).is_file() for name in ("comparison.csv", "runs.csv", "comparison.json"))
+    assert "never" not in out, "what was not run has not missed its target"
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_round(tmp_path):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import shutil
 import time
 from dataclasses import replace
+from threading import Timer
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlga.experiment import preset
 from fedlga.federation import rounds
+from fedlga.flower import nodes
 from fedlga.flower.aggregator import own_federation
 from fedlga.flower.device import Home, client_app
 from fedlga.flower.messages import NUMBERS, TOLD, VECTORS, Refused, task_content, task_of, update_content, update_of
@@ -107,16 +111,16 @@ def test_a_home_goes_on_from_what_counted(tmp_path):
         return {"v": torch.full((2,), float(value))}
 
     folder = tmp_path / "run"
-    assert Home(folder, -1).recall(0) == {}
-    Home(folder, -1).remember(0, 0, memory(0))
-    assert Home(folder, -1).recall(0) == {}  # round 0 came too late: it never was
-    Home(folder, -1).remember(1, 0, memory(1))
-    Home(folder, 1).remember(2, 0, memory(2))
-    assert Home(folder, 1).recall(0)["v"].tolist() == [1, 1]  # round 2 was dropped, or is to be done again
-    assert Home(folder, 2).recall(0)["v"].tolist() == [2, 2]
+    assert Home(folder, -1).recall() == {}
+    Home(folder, -1).remember(0, memory(0))
+    assert Home(folder, -1).recall() == {}  # round 0 came too late: it never was
+    Home(folder, -1).remember(1, memory(1))
+    Home(folder, 1).remember(2, memory(2))
+    assert Home(folder, 1).recall()["v"].tolist() == [1, 1]  # round 2 was dropped, or is to be done again
+    assert Home(folder, 2).recall()["v"].tolist() == [2, 2]
     assert sorted(file.name for file in folder.iterdir()) == ["1.safetensors", "2.safetensors"]
     with pytest.raises(BadInput, match="round 0 is gone"):
-        Home(folder, 0).recall(0)
+        Home(folder, 0).recall()
 
 
 @pytest.mark.parametrize("method", ["scaffold", "feddyn"])
@@ -204,6 +208,13 @@ def lying(data, stype="numpy.ndarray"):
     return tamper
 
 
+def archive(array):
+    """An array in a zip, uncompressed: some hundred bytes more than the array."""
+    file = io.BytesIO()
+    np.savez(file, delta=array)
+    return file.getvalue()
+
+
 WRONG = {
     "not a number": (one(math.nan), "delta holds what is not a number"),
     "infinite": (one(math.inf), "delta holds what is not a number"),
@@ -213,6 +224,7 @@ WRONG = {
     "double": (vectors(lambda sent: {"delta": sent["delta"].astype(np.float64)}), "of float64"),
     "lying": (lying(lambda array: array.data[:200]), "not what it is said to be"),
     "a zip": (lying(lambda array: b"PK\x03\x04" + array.data[4:]), "cannot be read"),
+    "a whole archive": (lying(lambda array: archive(array.numpy())), "not what it is said to be"),
     "another header": (lying(lambda array: array.data.replace(b"<f4", b"<i4")), "not what it is said to be"),
     "an unknown kind": (lying(lambda array: array.data, stype="pickle"), "not what it is said to be"),
     "another vector": (vectors(lambda sent: {**sent, "images": sent["delta"]}), "it sent delta, images"),
@@ -309,6 +321,61 @@ def test_who_owes_an_answer_is_not_asked_again_until_it_is_too_old(tmp_path):
     assert [2 in record.devices for record in records] == [True, False, True]
     assert [record.late for record in records] == [[], [], []]
     assert records[2].absent == []
+
+
+def test_an_answer_that_waited_behind_a_slow_upload_is_not_lost(tmp_path):
+    """Flower reads one answer after the other. While it reads the first, the time runs out; the others came in time."""
+
+    class Slow(HereGrid):
+        def pull_messages(self, message_ids):
+            names = list(message_ids)
+            known = {name: self._asked[name].metadata.message_type for name in names if name in self._asked}
+            training = [name for name, kind in known.items() if kind == MessageType.TRAIN]
+            if len(training) == 4:
+                time.sleep(2.0)
+                return super().pull_messages(training[:1])
+            return super().pull_messages(names)
+
+    experiment = preset("digits").changed({**REAL, "deadline": 0.5, "grace": 1.0, "rounds": 1})
+    _, [record] = play(experiment, Slow(4, tmp_path))
+    assert sorted(record.used) == [0, 1, 2, 3]
+
+
+def test_a_wrong_node_does_not_end_the_run_while_the_others_are_away(tmp_path):
+    grid = HereGrid(5, tmp_path)
+    grid.configs = {4: {"device": 99}}
+
+    def away(round):
+        if round == 1:
+            grid.present = {4}
+            Timer(1.0, lambda: grid.present.update(range(4))).start()
+
+    _, records = play(preset("digits").changed({**REAL, "rounds": 2}), grid, away)
+    assert len(records) == 2
+    assert sorted(records[1].used) == [0, 1, 2, 3]
+
+
+def test_simulated_devices_do_not_remember_dropped_work_either(tmp_path, monkeypatch):
+    grid = HereGrid(4, tmp_path)
+    grid.configs = {3: {"seconds-per-step": 0.1}}
+    monkeypatch.setattr(nodes, "simulated_grid", lambda *_: contextlib.nullcontext(grid))
+    experiment = preset("digits").changed({**REAL, "method": "scaffold", "stragglers": "drop", "deadline": 0.5})
+    with simulate(experiment) as simulation:
+        list(rounds(simulation.federation, simulation.start, 2))
+        kept = list(simulation.federation.backend.memories())
+    assert [device for device, _ in kept] == [0, 1, 2]
+    assert all(memory["control"].abs().sum() > 0 for _, memory in kept)
+    with simulate(experiment) as simulation:
+        simulation.federation.backend.restore(kept)
+        again = list(simulation.federation.backend.memories())
+    assert [device for device, _ in again] == [0, 1, 2]
+    assert all(torch.equal(a["control"], b["control"]) for (_, a), (_, b) in zip(kept, again, strict=True))
+
+
+def test_a_device_that_forgets_goes_on(tmp_path):
+    experiment = preset("digits").changed({**REAL, "method": "methods_for_tests:Forgetful", "rounds": 5})
+    _, records = play(experiment, HereGrid(4, tmp_path))
+    assert all(sorted(record.used) == [0, 1, 2, 3] for record in records)
 
 
 def test_a_node_that_goes_and_one_that_comes(tmp_path):

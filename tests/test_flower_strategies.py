@@ -120,7 +120,7 @@ BAD = {
     "more than asked": ({"steps": 9, "more": {"num-steps-asked": 4}}, "claims 9 steps, and was asked for 4"),
     "far more than the other": ({"steps": 10**9}, "claims 1000000000 steps"),
     "no examples": ({"examples": 0}, "num-examples 0"),
-    "another metric": ({"more": {"loss": 1.0}}, "not those of the others"),
+    "far more asked than the other": ({"more": {"num-steps-asked": 10**9}}, "claims 1000000000 steps"),
     "a list": ({"steps": [1, 2]}, "num-steps"),
     "minus": ({"examples": -1}, "num-examples"),
     "two metrics": ({"records": {"more": MetricRecord({"x": 1})}}, "metrics"),
@@ -140,6 +140,28 @@ def test_what_cannot_be_is_left_out(bad, caplog):
     assert weights(record) == [2.0, 0.0]
     assert "left out node 200" in caplog.text
     assert reason in caplog.text
+
+
+@pytest.mark.parametrize("first", [100, 200])
+def test_only_who_did_not_finish_need_say_what_it_was_asked_for(first):
+    """Whoever answers first: A says it did one step of two, B that it did two."""
+    made = strategy(FedLGA, options={"scale": "linear"})
+    messages = sorted(asked(made), key=lambda m: m.metadata.dst_node_id != first)
+    more = {100: {"num-steps-asked": 2, "loss": 3.0, "losses": [1.0]}, 200: {"loss": 1.0, "losses": [1.0, 2.0]}}
+    replies = [answer(m, *MOVES[m.metadata.dst_node_id], more=more[m.metadata.dst_node_id]) for m in messages]
+    record, metrics = made.aggregate_train(1, replies)
+    assert weights(record) == [2.0, 1.5]
+    assert metrics["completed"] == 1
+    assert metrics["loss"] == 2.0
+    assert set(metrics) == {"completed", "loss", "num-steps"}  # what not all have, or at another length, has no mean
+
+
+def test_who_did_hundreds_of_times_more_as_asked_is_believed():
+    made = strategy(FedLGA, options={"scale": 1.0})
+    first, second = sorted(asked(made), key=lambda m: m.metadata.dst_node_id)
+    more = {"num-steps-asked": 1000}
+    replies = [answer(first, (2.0, 0.0), 5, more=more), answer(second, (0.0, 3.0), 1000, more=more)]
+    assert weights(made.aggregate_train(1, replies)[0]) == [1.0, 1.5]
 
 
 def test_another_shape_is_left_out():

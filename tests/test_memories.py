@@ -45,6 +45,15 @@ def test_where_memory_files_have_no_room_everything_goes_to_disk(shared, monkeyp
     assert keep(homes, 0, 10).name == "memory-on-disk"
 
 
+def test_what_is_promised_to_others_is_no_room(shared, monkeypatch):
+    """64 MB of which 58 are free: of ten devices that write 8 MB each at once three fit, with some to spare."""
+    usage = SimpleNamespace(total=64, free=58)
+    monkeypatch.setattr("fedlga.backends.memories.shutil.disk_usage", lambda path: usage)
+    places = [home.name for home in Homes(shared, limit=math.inf).of_all(range(10), 8)]
+    # 58 - 8 k > max(64 / 4, 4 * 8) for k = 1, 2, 3
+    assert places == ["memory"] * 3 + ["memory-on-disk"] * 7
+
+
 def test_devices_that_remember_nothing_take_no_room(shared):
     homes = Homes(shared, limit=math.inf)
     homes.kept(3, homes.of(3))

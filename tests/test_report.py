@@ -24,7 +24,7 @@ from fedlga.report import (
     page,
     states,
 )
-from fedlga.runs import Run, run
+from fedlga.runs import Run, recorded, run
 from fedlga.simulation import load_data
 from fedlga.types import Record
 
@@ -121,6 +121,34 @@ def test_the_same_run_twice_is_one_run(tmp_path):
     run(preset("digits").changed({"rounds": 2}), tmp_path / "run")
     (group,) = collected([tmp_path / "run", tmp_path, tmp_path / "run" / ".." / "run"])
     assert len(group.runs) == 1
+
+
+def test_of_the_same_run_twice_the_longer_counts(tmp_path):
+    e = preset("digits")
+    for name, rounds in (("a-broken-off", 2), ("b-whole", 4)):
+        folder = run(e.changed({"rounds": rounds}), tmp_path / name).folder
+        (folder / "experiment.toml").write_text(e.changed({"rounds": 4}).resolved().to_toml())
+    (group,) = collected([tmp_path])
+    assert [len(found.records) for found in group.runs] == [4]
+    assert group.unfinished == 0
+
+
+def test_what_is_not_over_is_not_ranked(tmp_path):
+    e = preset("digits").changed({"rounds": 3, "target": 0.1})
+    run(e.changed({"method": "fedavg"}), tmp_path / "avg")
+    steps = recorded(e.changed({"method": "feddyn"}), tmp_path / "dyn")
+    next(steps)
+    steps.close()
+    said = headline(collected([tmp_path]))
+    assert "fewest" not in said
+    assert "FedDyn (keep) is not over: 1 of 1 runs stopped early" in said
+    one, two = (run(e.changed({"method": "fedavg", "seed": seed}), tmp_path / f"more-{seed}") for seed in (1, 2))
+    assert one.summary["finished"] and two.summary["finished"]
+    steps = recorded(e.changed({"method": "feddyn"}), tmp_path / "dyn", resume=True)
+    list(steps)
+    groups = collected([tmp_path])
+    assert "fewest" not in headline(groups), "three seeds against one"
+    assert "up to 3 seeds" in page(groups)
 
 
 def test_runs_that_are_going_on_can_be_looked_at(tmp_path):

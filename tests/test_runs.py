@@ -153,6 +153,18 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path):
         list(runs.recorded(runs.resumable(tmp_path / "run", {"rounds": 4}), tmp_path / "run", resume=True))
 
 
+def test_two_runs_cannot_share_a_folder(tmp_path):
+    """Neither one that begins there while another is at work, nor one that would go on with it."""
+    e = preset("digits").changed({"rounds": 5})
+    first = runs.recorded(e, tmp_path / "r")
+    next(first)
+    for resume in (False, True):
+        with pytest.raises(BadInput, match=r"another process is at work|already holds another run"):
+            next(runs.recorded(e, tmp_path / "r", resume=resume))
+    assert len(list(first)) == 4
+    assert [r.round for r in runs.read(tmp_path / "r").records] == [1, 2, 3, 4, 5]
+
+
 def test_a_process_killed_for_real_goes_on(tmp_path):
     experiment = SMALL.changed({"rounds": 120, "method": "scaffold"})
     fedlga.run(experiment, tmp_path / "whole")

@@ -52,7 +52,7 @@ def errors(records: Iterable[Record]) -> dict[str, float | None]:
     audits = [r.audit for r in records if r.audit]
 
     def ratio(above: str, below: str) -> float | None:
-        known = [(a[above], a[below]) for a in audits if a[above] is not None and a[below] is not None]
+        known = [(a[above], a[below]) for a in audits if _number(a[above]) and _number(a[below])]
         total = sum(under for _, under in known)
         return sum(over for over, _ in known) / total if 0 < total < math.inf else None
 
@@ -61,6 +61,11 @@ def errors(records: Iterable[Record]) -> dict[str, float | None]:
         "best_scale_error": ratio("best", "sent"),
         "aggregate_error": ratio("mean_completed", "mean_sent"),
     }
+
+
+def _number(value: float | None) -> bool:
+    """Updates of a run that diverges have no length."""
+    return value is not None and math.isfinite(value)
 
 
 def _truth(update: Update) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -185,7 +186,7 @@ def compare(
     DIR then holds comparison.csv, runs.csv, comparison.json, and a run folder for each run.
     """
     from .backends.pool import Workers
-    from .compare import Plan, begin, compared, draw, folder_of, table
+    from .compare import Plan, begin, compared, draw, folder_of, table, write
     from .display import Display, comparison_table, end_table, outcome
     from .experiment import seeds
     from .methods import METHODS
@@ -238,6 +239,7 @@ def compare(
         if workers is not None:
             workers.close()
     whole = ended == len(experiments)
+    write(plan, folder)
     rows = table(plan, folder)
     display.console.print(comparison_table(rows, experiments[0].target))
     if (end := end_table(rows)) is not None:
@@ -283,6 +285,8 @@ def audit(
 
     names = [choose("--only", only, REGIMES)] if only else list(REGIMES if every else THE_FIVE)
     experiments = {name: regime(name, rounds=rounds, seed=seed, base=preset) for name in names}
+    if out is not None:
+        check_writable(out)
     rows: list[dict[str, Any]] = []
     with Display() as display:
         display.begin(sum(e.rounds for e in experiments.values()))
@@ -455,6 +459,16 @@ def new_folder(parent: str, name: str) -> Path:
         count += 1
         found = Path(parent) / f"{stem}-{count}"
     return found
+
+
+def check_writable(file: Path) -> None:
+    """That a file can be written at the end: hours may lie between."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out: cannot write to {str(file.parent)!r} ({error.strerror})") from error
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise BadInput(f"--out: cannot write to {str(file)!r} (Permission denied)")
 
 
 def stopped_at_once(folder: Path, command: str, superlink: str | None = None) -> int:

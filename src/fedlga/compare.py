@@ -95,8 +95,8 @@ def begin(plan: Plan, out: Path, data: Data) -> None:
 
     from .simulation import check
 
-    check_free(out)
     check(plan.experiments()[0], data)
+    check_free(out)  # as late as can be: somebody else may have begun
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "comparison.toml", tomli_w.dumps(plan.as_dict()))
 

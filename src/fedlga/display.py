@@ -204,6 +204,6 @@ def _percent(value: float | None) -> str:
 
 def _spread(row: Mapping[str, Any], measure: str, form: str, sd: str) -> str:
     if row[measure] is None:
-        return "never"
+        return "never" if measure.endswith("_to_target") and row["seeds"] else "-"
     spread = row[f"{measure}_sd"]
     return f"{row[measure]:{form}}" + ("" if spread is None else f" ±{spread:{sd}}")

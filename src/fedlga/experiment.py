@@ -78,7 +78,7 @@ class Experiment:
     memory_limit: float = setting(
         4.0, "gigabytes of what devices remember (Scaffold, FedDyn) in memory; the rest goes to disk", least=0
     )
-    fast: bool = setting(True, "compiled code for the models it serves, built on first use; off: torch alone")
+    fast: bool = setting(True, "compiled local training for the models it serves, built on first use; off: torch")
     options: Options = field(default_factory=dict[str, Mapping[str, Any]])
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Experiment:
         """Plain values; what is unset is left out, the tables of methods and policies stand at the end."""
         plain = {f.name: getattr(self, f.name) for f in settings()}
         plain |= {"speeds": list(self.speeds), "slow_classes": list(self.slow_classes)}
-        tables = {name: dict(values) for name, values in self.options.items()}
+        tables = {name: {k: v for k, v in own.items() if v is not None} for name, own in self.options.items()}
         return {name: value for name, value in plain.items() if value is not None} | tables
 
     def to_toml(self) -> str:

@@ -77,10 +77,13 @@ def accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]) -> 
             for (name, policy), runs in curves.items():
                 if name == method and runs:
                     seconds, values = over(runs, measure, "simulated_seconds")
-                    mean, spread = values.mean(0), values.std(0)
+                    mean = values.mean(0)
                     colour, dashes = POLICY_COLOURS[policy], POLICY_DASHES[policy]
                     panel.plot(seconds, mean, color=colour, linestyle=dashes, linewidth=1.6, label=policy)
-                    panel.fill_between(seconds, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+                    tails(panel, runs, measure, colour, "simulated_seconds")
+                    if len(values) > 1:
+                        spread = values.std(0, ddof=1)
+                        panel.fill_between(seconds, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
             panel.axhline(target, color="#444444", linewidth=0.6)
             panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, fontsize=9, loc="left")
             panel.set_xlabel("simulated seconds", fontsize=8)
@@ -152,6 +155,16 @@ def over(runs: Sequence[Sequence[Record]], measure: str, axis: str = "rounds") -
     return x, np.array([[getattr(records[i], measure) for i in taken] for records in runs], dtype=float)
 
 
+def tails(panel: Any, runs: Sequence[Sequence[Record]], measure: str, colour: str, axis: str = "rounds") -> None:
+    """Where the first of the seeds' runs has ended there is no mean any more: the others go on by themselves, thin."""
+    shortest = min(len(records) for records in runs)
+    for records in runs:
+        rest = over([records], measure)[0] >= records[shortest - 1].round
+        if len(records) > shortest:
+            x, (values,) = over([records], measure, axis)
+            panel.plot(x[rest], values[rest], color=colour, linewidth=0.5, alpha=0.6)
+
+
 def draw_item(work: Work, files: Sequence[Path]) -> None:
     """The figure of one of the paper's items."""
     drawings = {
@@ -171,6 +184,7 @@ def _curves(work: Work, files: Sequence[Path]) -> None:
             if runs := work.records(method, policy):
                 x, values = over(runs, work.item.measure)
                 banded(panel, x, values, look(method), METHOD_NAMES[method])
+                tails(panel, runs, work.item.measure, look(method)[0])
         if work.item.measure == "accuracy":
             panel.axhline(work.setting.base.target, color="#444444", linewidth=0.6)
         within(panel)

@@ -15,6 +15,7 @@ import torch
 from .data.augment import crop_and_flip, resized
 from .draws import Stream, generator, torch_seed
 from .kernels import FusedMLP
+from .settings import BadInput
 from .types import Local, Task, Update
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Devices:
             # What the device would have sent: the same work from the start, on the same batches, to its end.
             truth = self.train(replace(task, steps=task.steps_asked), local)[0]
         upload, keep = self.method.finish(task, delta, steps, memory) if steps else (self._nothing(delta), memory)
+        self._check(upload, delta)
         update = Update(
             device=task.device,
             delta=delta,
@@ -75,6 +77,15 @@ class Devices:
             if timed:
                 batches = in_time(batches, math.inf if task.seconds is None else task.seconds, self.pace)
             return sgd(self.model, task, local, batches, clip=self.clip)
+
+    def _check(self, upload: Memory, delta: Vector) -> None:
+        """Every backend carries vectors as long as the model, and nothing else."""
+        names = set(self.method.uploads)
+        alike = all(v.shape == delta.shape and v.dtype == delta.dtype for v in upload.values())
+        if set(upload) != names or not alike:
+            got = ", ".join(f"{k} of {tuple(v.shape)} {v.dtype}" for k, v in upload.items()) or "nothing"
+            wanted = ", ".join(sorted(names)) or "nothing"
+            raise BadInput(f"method: finish uploads {got}; it takes {wanted}, of {tuple(delta.shape)} {delta.dtype}")
 
     def _nothing(self, delta: Vector) -> Memory:
         """What a device uploads that did not get to a single step."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from .evidence import Estimate
 from .experiment import Experiment
-from .figures import METHOD_COLOURS, METHOD_DASHES, METHOD_NAMES, banded, look, over, pyplot, within
+from .figures import METHOD_COLOURS, METHOD_DASHES, METHOD_NAMES, banded, look, over, pyplot, tails, within
 from .runs import Run, made_with, partition_of, read
 from .settings import BadInput
 
@@ -76,8 +76,11 @@ def collected(folders: Sequence[Path]) -> list[Group]:
     together: dict[str, list[Run]] = {}
     for run in runs.values():
         members = together.setdefault(run.experiment.resolved().changed({"seed": 0}).to_toml(), [])
-        if run.experiment.seed not in [other.experiment.seed for other in members]:  # the same run again is no evidence
+        same = next((i for i, other in enumerate(members) if other.experiment.seed == run.experiment.seed), None)
+        if same is None:
             members.append(run)
+        elif len(run.records) > len(members[same].records):  # the same run again is no evidence: the longer one counts
+            members[same] = run
     labels = _labels([members[0].experiment.resolved() for members in together.values()])
     return [Group(label, members) for label, members in zip(labels, together.values(), strict=True)]
 
@@ -125,7 +128,9 @@ def page(groups: Sequence[Group]) -> str:
 def headline(groups: Sequence[Group]) -> str:
     """What happened, in a sentence."""
     target = groups[0].experiment.target
-    if len({(g.experiment.dataset, g.experiment.target) for g in groups}) > 1:
+    over = not any(g.unfinished for g in groups)
+    seeds = {tuple(sorted(run.experiment.seed for run in g.runs)) for g in groups}
+    if _target(groups) is None or not over or len(seeds) > 1:  # nothing that could be compared
         return "; ".join(_told(group) for group in groups) + "."
     if len(groups) == 1:
         return _told(groups[0]) + "."
@@ -142,6 +147,12 @@ def headline(groups: Sequence[Group]) -> str:
     if by_time is by_rounds:
         return f"{text}, and in the least simulated time, {seconds.text()} s."
     return f"{text}; {by_time.label} in the least simulated time, {seconds.text()} s."
+
+
+def _target(groups: Sequence[Group]) -> float | None:
+    """What all of them were to reach, if that is one thing."""
+    target = groups[0].experiment.target
+    return target if len({(g.experiment.dataset, g.experiment.target) for g in groups}) == 1 else None
 
 
 def _told(group: Group) -> str:
@@ -165,7 +176,8 @@ def _intro(groups: Sequence[Group]) -> str:
         "speeds": "of unequal speeds",
         "real": "real ones",
     }
-    many = f"{seeds} seeds each" if seeds > 1 else "one seed"
+    each = len({len(group.runs) for group in groups}) == 1
+    many = f"{seeds} seeds each" if seeds > 1 and each else f"up to {seeds} seeds" if seeds > 1 else "one seed"
     return (
         f"{e.dataset} on {e.devices} devices, {e.cohort} a round, {slow.get(e.fleet, 'as in a trace')}; "
         f"model {e.model}; {sum(len(group.runs) for group in groups)} runs, {many}."
@@ -226,7 +238,10 @@ def _curves(groups: Sequence[Group]) -> str:
         f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (axis == "rounds")}> {title}</label>'
         for axis, title in AXES.items()
     )
-    note = "Mean over the seeds; shaded, from three seeds on: its 95 % interval. The line across is the target."
+    note = (
+        "Mean over the seeds, up to where the first of their runs ends (each then goes on by itself, thin); "
+        "shaded, from three seeds on: its 95 % interval. The line across is the target."
+    )
     return (
         f'<section><h2>Learning</h2><fieldset class="switch"><legend>over</legend>{switch}</fieldset>'
         f"{''.join(shown)}<p class=note>{note}</p></section>"
@@ -239,8 +254,9 @@ def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
             x, values = over([run.records for run in group.runs], measure, axis)
             if len(x):
                 banded(panel, x, values, _style(groups, group), group.label)
-        if measure == "accuracy":
-            panel.axhline(groups[0].experiment.target, color=FAINT, linewidth=0.8)
+                tails(panel, [run.records for run in group.runs], measure, _style(groups, group)[0], axis)
+        if measure == "accuracy" and (target := _target(groups)) is not None:
+            panel.axhline(target, color=FAINT, linewidth=0.8)
         within(panel)
         panel.set(xlabel=AXES[axis], ylabel=title)
         panel.grid(visible=True, color=FAINT, linewidth=0.3, alpha=0.6)
@@ -278,9 +294,10 @@ def _table(groups: Sequence[Group]) -> str:
     for group in groups:
         cells = "".join(f"<td>{html.escape(_cell(group, name, form))}</td>" for name, form in known.values())
         rows += f"<tr><th scope=row>{html.escape(group.label)}</th>{cells}</tr>"
-    target = groups[0].experiment.target
+    target = _target(groups)
+    goal = "their targets" if target is None else f"{target:.0%}"
     note = (
-        f"Rounds and seconds to {target:.0%}; mean and 95 % interval over the seeds. 'k of n': only k of n seeds "
+        f"Rounds and seconds to {goal}; mean and 95 % interval over the seeds. 'k of n': only k of n seeds "
         "reached it, so there is no mean. At the end: mean of the last ten evaluations."
     )
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"

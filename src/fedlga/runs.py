@@ -20,7 +20,7 @@ import platform
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +100,7 @@ def recorded(
     if not resume:
         check_free(folder)
     making = simulation or simulate(e, data_dir=data_dir, data=data, workers=workers, progress=progress, grid=grid)
-    with making as made:
+    with making as made, _held(folder, new=not resume):
         server, records = _resume(folder, e, made) if resume else (made.start, [])
         if not resume:
             _create(folder, e, made)
@@ -241,6 +241,31 @@ def write_atomically(path: Path, text: str) -> None:
     half = path.with_name(path.name + ".half")
     half.write_text(text, encoding="utf-8")
     half.replace(path)
+
+
+@contextmanager
+def _held(folder: Path, *, new: bool) -> Generator[None]:
+    """A run's folder for one process alone. The system lets go of it when the process ends, however it does."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: whoever starts two runs into one folder there is not told
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        here = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
+    try:
+        try:
+            fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadInput(f"--out: another process is at work in {str(folder)!r}") from error
+        if new:
+            check_free(folder)  # once more: somebody may have begun since
+        yield
+    finally:
+        os.close(here)
 
 
 def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:

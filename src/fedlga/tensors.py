@@ -30,7 +30,13 @@ def save_tensors(path: Path, vectors: Memory, metadata: Mapping[str, str] | None
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
     half = path.with_name(path.name + ".half")
-    save_file({name: v.detach().contiguous() for name, v in vectors.items()}, half, metadata=dict(metadata or {}))
+    plain = {name: v.detach().contiguous() for name, v in vectors.items()}
+    seen: set[int] = set()
+    for name, v in plain.items():  # two names for one vector are fine with us, and not with safetensors
+        place = v.untyped_storage().data_ptr()
+        plain[name] = v.clone() if place in seen else v
+        seen.add(place)
+    save_file(plain, half, metadata=dict(metadata) if metadata else None)  # an empty one could not be read back
     half.replace(path)
 
 

@@ -46,12 +46,22 @@ class Homes:
         self._homes: dict[int, Path] = {}
         self._lock = Lock()
 
-    def of(self, device: int) -> Path:
-        """The folder a device's memory is in, or is to go to."""
+    def of(self, device: int, size: int = 0, promised: int = 0) -> Path:
+        """The folder a device's memory is in, or is to go to: some `size` bytes, after what others were `promised`."""
         if device in self._homes:
             return self._homes[device]
-        room = shutil.disk_usage(self._fast)
-        return self._fast if self._bytes < self._limit and room.free > room.total / 4 else self._slow
+        room = shutil.disk_usage(self._fast)  # some is left free: a file is written anew before the old one goes
+        fits = room.free - promised - size > max(room.total / 4, 4 * size)
+        return self._fast if self._bytes < self._limit and fits else self._slow
+
+    def of_all(self, devices: Iterable[int], size: int) -> list[Path]:
+        """The folders of devices that are about to write at the same time."""
+        found: list[Path] = []
+        promised = 0
+        for device in devices:
+            found.append(self.of(device, size, promised))
+            promised += size if device not in self._homes and found[-1] == self._fast else 0
+        return found
 
     def kept(self, device: int, home: Path) -> None:
         """Take note of a memory that was written, if it was."""

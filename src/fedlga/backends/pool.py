@@ -143,7 +143,7 @@ class Pool:
                 "augment": devices.augment,
                 "resize": devices.resize,
                 "clip": devices.clip,
-                "fast": devices.fast,
+                "fast": devices.kernel is not None,  # all of them or none: their last bits differ
             }
             self._replies = torch.empty(0)
             self._prepare(slots)
@@ -159,7 +159,7 @@ class Pool:
         self._sent["w"].copy_(tasks[0].w)
         for name, vector in tasks[0].shared.items():
             self._sent[name].copy_(vector)
-        homes = [self._homes.of(task.device) for task in tasks]
+        homes = self._homes.of_all([task.device for task in tasks], 4 * self._size)
         longest_first = sorted(range(len(tasks)), key=lambda slot: -tasks[slot].steps)
         with self._asked([_message(tasks[slot], slot, homes[slot]) for slot in longest_first]) as answers:
             answer_of = dict(zip(longest_first, answers, strict=True))

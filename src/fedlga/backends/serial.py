@@ -35,8 +35,9 @@ class Serial:
         return map(self._work, tasks)
 
     def _work(self, task: Task) -> Update:
-        update, memory = self._devices.work(task, self._recall(task.device))
-        if memory:
+        before = self._recall(task.device)
+        update, memory = self._devices.work(task, before)
+        if memory or before:  # to forget is to remember nothing
             self._remember(task.device, memory)
         return update
 

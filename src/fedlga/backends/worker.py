@@ -49,6 +49,8 @@ class Worker:
             clip=setup["clip"],
             fast=setup["fast"],
         )
+        if setup["fast"] and self._devices.kernel is None:
+            raise BadInput("fast: got true, and a worker cannot load the compiled code; it takes false here")
         tests = (Mapped(**setup[name]).open() for name in ("test_images", "test_labels"))
         self._tests = Exam(self._devices.model, *tests, resize=setup["resize"])
         self._right = Mapped(**setup["right"]).open()
@@ -60,8 +62,9 @@ class Worker:
         """One task: the numbers come in the message, the vectors stand in shared memory."""
         slot, shared, home = message.pop("slot"), message.pop("shared"), Path(message.pop("home"))
         task = Task(**message, w=self._sent["w"], shared={name: self._sent[name] for name in shared})
-        update, memory = self._devices.work(task, recall(home, task.device))
-        if memory:
+        before = recall(home, task.device)
+        update, memory = self._devices.work(task, before)
+        if memory or before:  # to forget is to remember nothing
             remember(home, task.device, memory)
         vectors = [update.delta, *(update.extra[name] for name in self._uploads)]
         vectors += [update.truth] if update.truth is not None else []

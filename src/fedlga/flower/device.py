@@ -15,7 +15,6 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from ..backends.memories import recall, remember
 from ..experiment import Experiment
 from ..local import Devices
 from ..models import make_model, own_model
@@ -70,9 +69,10 @@ def client_app(
         if task.seconds is not None:
             task = replace(task, seconds=max(0.0, task.seconds - (time.monotonic() - started)))
         home = _home(message, context)
-        update, memory = devices.work(task, home.recall(task.device))
-        if memory and update.steps:
-            home.remember(task.round, task.device, memory)
+        before = home.recall()
+        update, memory = devices.work(task, before)
+        if (memory or before) and update.steps:  # to forget is to remember nothing
+            home.remember(task.round, memory)
         return Message(update_content(update, task.round, time.monotonic() - started), reply_to=message)
 
     return app
@@ -115,23 +115,10 @@ def _own_devices(text: str, own: Own, config: tuple[tuple[str, Any], ...]) -> De
     return make_devices(e, model, images, labels, [*nobody, np.arange(len(labels))])
 
 
-class Simulated:
-    """Memories of simulated devices: in a folder that the aggregator sees too, for its checkpoints."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def recall(self, device: int) -> Memory:
-        """What a device remembers."""
-        return recall(self._folder, device)
-
-    def remember(self, round: int, device: int, memory: Memory) -> None:
-        """Keep it."""
-        remember(self._folder, device, memory)
-
-
 class Home:
     """A device's memory on its own disk. It survives a restart of the node, and nobody else sees it.
+
+    A simulated device's lies in a folder that the aggregator sees too, for its checkpoints.
 
     A file a round, of which two are kept: the last, and the last that *counted*. An update that came too late, was
     refused or dropped moved nothing at the aggregator, and must not have moved the device either; and an aggregator
@@ -142,14 +129,14 @@ class Home:
         """`counted` is the last round whose update the aggregator used; -1: none yet."""
         self._folder, self._counted = folder, counted
 
-    def recall(self, device: int) -> Memory:
+    def recall(self) -> Memory:
         """What the device remembered after the round that counted."""
         file = self._folder / f"{self._counted}.safetensors"
         if self._counted >= 0 and not file.exists() and any(self._folder.glob("*.safetensors")):
             raise BadInput(f"what this device remembered of round {self._counted} is gone: {file}")
         return load_tensors(file)[0] if self._counted >= 0 and file.exists() else {}
 
-    def remember(self, round: int, device: int, memory: Memory) -> None:
+    def remember(self, round: int, memory: Memory) -> None:
         """Keep what it remembers after this round."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         save_tensors(self._folder / f"{round}.safetensors", memory)
@@ -158,11 +145,12 @@ class Home:
                 file.unlink(missing_ok=True)
 
 
-def _home(message: Message, context: Context) -> Simulated | Home:
+def _home(message: Message, context: Context) -> Home:
     setup = message.content.config_records[SETUP]
+    counted = int(str(setup["counted"]))
     if folder := setup.get("memory"):
-        return Simulated(Path(str(folder)))
-    return home_of(context, str(setup["name"]), int(str(setup["counted"])))
+        return Home(Path(str(folder)) / str(number(context.node_config)), counted)
+    return home_of(context, str(setup["name"]), counted)
 
 
 def home_of(context: Context, name: str, counted: int) -> Home:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -118,11 +118,12 @@ def checked_array(name: str, array: Array) -> NDArray[Any]:
     if array.stype != "numpy.ndarray" or not size <= len(array.data) <= size + LONGEST_HEADER:
         raise Refused(f"{name} is not what it is said to be")
     try:
-        found = array.numpy()
+        read: Any = array.numpy()  # an archive, if a stranger sent one
     except Exception as error:  # whatever a stranger's bytes may bring a reader to
         raise Refused(f"{name} cannot be read ({type(error).__name__})") from error
-    if found.shape != tuple(array.shape) or found.dtype != np.dtype(array.dtype):
+    if not isinstance(read, np.ndarray) or read.shape != tuple(array.shape) or read.dtype != np.dtype(array.dtype):
         raise Refused(f"{name} is not what it is said to be")
+    found = cast("NDArray[Any]", read)
     if not bool(np.isfinite(found).all()):
         raise Refused(f"{name} holds what is not a number")
     return found

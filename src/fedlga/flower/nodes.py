@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-from ..backends.memories import recall, remember
 from ..backends.shared import SharedFolder
 from ..evaluation import Exam, Scores
 from ..experiment import Experiment
@@ -21,6 +20,7 @@ from ..methods import method_class
 from ..settings import BadInput
 from ..stragglers import POLICIES
 from ..types import Task, Update
+from .device import Home
 from .messages import MOST_EXAMPLES, NUMBERS, Refused, task_content, update_of
 from .ray import Carrier, NodesFailed, simulated_grid
 
@@ -113,8 +113,8 @@ class Nodes:
         until = time.monotonic() + self._patience
         while not (found := self._available()):
             online = set(self._grid.get_node_ids())
-            if online and online <= set(self._failed):
-                raise NodesFailed(f"every node failed: {next(iter(self._failed.values()))[0]}")
+            if online and online <= set(self._failed) and not self._known:  # else the good ones may come back
+                raise NodesFailed(f"every node failed: {self._failed[next(iter(online))][0]}")
             if time.monotonic() > until:
                 raise NodesFailed(f"no device is connected, for {self._patience:g} seconds")
             time.sleep(LATEST)
@@ -203,14 +203,16 @@ class Nodes:
         updates: dict[int, Update | None] = {
             t.device: None for t in tasks if t.device not in {task.device for task in task_by_message.values()}
         }  # whose node went away just now
-        until = time.monotonic() + longest
+        until, over = time.monotonic() + longest, False
         failures: dict[int, str] = {}
         for task in tasks:
             pause = SOONEST
-            while task.device not in updates and time.monotonic() < until:
+            while task.device not in updates and not over:
+                # A last look when the time is up: what came in time may have waited behind another's upload.
+                over = time.monotonic() >= until
                 if self._gather(task_by_message, updates, failures):
                     pause = SOONEST
-                elif task.device not in updates:
+                elif task.device not in updates and not over:
                     time.sleep(pause)
                     pause = min(LATEST, 1.5 * pause)
             update = updates.get(task.device)
@@ -278,8 +280,8 @@ class Nodes:
             name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8)
             counted = torch.tensor([self._counted.get(device, -1) for device in range(self._devices)])
             return [(0, {NAME: name, COUNTED: counted})]
-        files = sorted(self._memory.glob("*.safetensors"), key=lambda file: int(file.stem))
-        return [(int(file.stem), recall(self._memory, int(file.stem))) for file in files]
+        homes = {device: Home(self._memory / str(device), round) for device, round in sorted(self._counted.items())}
+        return [(device, memory) for device, home in homes.items() if (memory := home.recall())]
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
@@ -288,7 +290,8 @@ class Nodes:
                 there, here = ("here", "on nodes") if self._memory is None else ("on the nodes of a SuperLink", "here")
                 raise BadInput(f"backend: what this run's devices remember lies {there}, not {here}")
             if self._memory is not None:
-                remember(self._memory, device, memory)
+                Home(self._memory / str(device), -1).remember(0, memory)
+                self._counted[device] = 0
                 continue
             self._name = memory[NAME].numpy().tobytes().hex()
             self._counted = {d: int(round) for d, round in enumerate(memory[COUNTED]) if round >= 0}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..types import Vector
 
 STEPS, ASKED, DEADLINE = "num-steps", "num-steps-asked", "deadline"
-MOST_TIMES = 100  # times the steps of the client in the middle: more, where nobody says what was asked for, is no work
+MOST_TIMES = 100  # times the full work of the client in the middle: more, where nobody knows better, is no work
 
 
 class Unequal(FedAvg):
@@ -135,15 +135,13 @@ class Unequal(FedAvg):
         valid, _ = self._check_and_log_replies(list(replies), is_train=True, validate=False)
         if self._server is None:  # nobody was asked for anything
             return None, None
-        most = MOST_TIMES * median_low([s for reply in valid if (s := _said(reply, STEPS))] or [0])
+        most = MOST_TIMES * median_low([full for reply in valid if (full := _full_work(reply))] or [0])
         updates, contents, nodes = list[Update](), list[RecordDict](), list[int]()
         for reply in valid:
             try:
                 update = self._update(reply)
-                if not self._steps and update.steps > most:
-                    raise Refused(f"it claims {update.steps} steps, {MOST_TIMES} times what is usual")
-                if contents and _kinds(reply.content) != _kinds(contents[0]):
-                    raise Refused("its metrics are not those of the others")
+                if not self._steps and (claimed := max(update.steps, update.steps_asked)) > most:
+                    raise Refused(f"it claims {claimed} steps, {MOST_TIMES} times what is usual")
             except Refused as refused:
                 log(WARNING, "aggregate_train: left out node %d: %s", reply.metadata.src_node_id, refused)
                 continue
@@ -163,7 +161,7 @@ class Unequal(FedAvg):
         completed = {u.device: round(u.scale, 3) for u in used if u.scale != 1}
         if completed:
             log(INFO, "aggregate_train: completed %d of %d updates", len(completed), len(used))
-        metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        metrics = self.train_metrics_aggr_fn(_alike(contents), self.weighted_by_key)
         metrics["completed"] = len(completed)
         return self._packed(self._server.w), metrics
 
@@ -258,17 +256,22 @@ def _count(numbers: dict[str, Any], name: str) -> int:
     return int(value)
 
 
-def _said(reply: Message, name: str) -> float | None:
-    """A number among the metrics of a reply, if it is one."""
-    value = next((record[name] for record in reply.content.metric_records.values() if name in record), None)
-    return None if isinstance(value, list) else value
+def _full_work(reply: Message) -> float | None:
+    """What a client says it was asked for, or else what it did, if that is a number."""
+    said = {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
+    value = said.get(ASKED, said.get(STEPS))
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _kinds(content: RecordDict) -> dict[str, bool]:
-    """The metrics of a reply, and which are lists: only equal ones can be averaged."""
-    return {
-        name: isinstance(value, list) for record in content.metric_records.values() for name, value in record.items()
-    }
+def _alike(contents: list[RecordDict]) -> list[RecordDict]:
+    """The replies with the metrics that all of them have, in one form: no others can be averaged."""
+    named = [next(iter(content.metric_records.items())) for content in contents]
+    forms = [{k: len(v) if isinstance(v, list) else None for k, v in numbers.items()} for _, numbers in named]
+    common = [k for k, form in forms[0].items() if all(k in other and other[k] == form for other in forms)]
+    return [
+        RecordDict({**content, key: MetricRecord({k: numbers[k] for k in common})})
+        for content, (key, numbers) in zip(contents, named, strict=True)
+    ]
 
 
 def _flat(arrays: dict[str, Array]) -> Vector:

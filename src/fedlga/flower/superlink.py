@@ -119,7 +119,8 @@ def _command(*words: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "1000"}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "1000"}
+    return {**os.environ, **quiet, "PYTHONUNBUFFERED": "1"}  # into a pipe, Flower's log comes in blocks of many rounds
 
 
 def _flwr(*words: str) -> subprocess.CompletedProcess[str]:

@@ -58,7 +58,7 @@ class LocalTerms:
             shared={} if sent is None else unpacked(sent),
         )
         self._home = home_of(context, f"run{context.run_id}", int(str(config.get(COUNTED, -1))))
-        self._memory = self._home.recall(0)
+        self._memory = self._home.recall()
         self._local = self._method.local(self._task, self._memory)
 
     def _flat(self) -> Vector:
@@ -101,7 +101,7 @@ class LocalTerms:
         delta = self._flat() - self._task.w
         upload, memory = self._method.finish(self._task, delta, steps, self._memory)
         if memory:
-            self._home.remember(self._round, 0, memory)
+            self._home.remember(self._round, memory)
         return {UPLOADED: packed(upload)} if upload else {}
 
 
