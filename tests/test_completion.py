@@ -279,3 +279,4 @@ def test_rounds_of_an_audit_that_diverged_do_not_count():
 
     assert errors([Of(1.0, 2.0), Of(None, None)])["approximation_error"] == 0.5
     assert errors([Of(None, None)])["approximation_error"] is None
+    assert errors([Of(1.0, 2.0), Of(math.inf, 1.0), Of(1.0, math.nan)])["approximation_error"] == 0.5

@@ -6,11 +6,13 @@ import re
 import shutil
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
 from fedlga.compare import Plan, begin, compared
 from fedlga.experiment import preset
+from fedlga.figures import over, tails
 from fedlga.report import (
     COMPLETED,
     DROPPED,
@@ -121,6 +123,19 @@ def test_the_same_run_twice_is_one_run(tmp_path):
     run(preset("digits").changed({"rounds": 2}), tmp_path / "run")
     (group,) = collected([tmp_path / "run", tmp_path, tmp_path / "run" / ".." / "run"])
     assert len(group.runs) == 1
+
+
+def test_seeds_go_on_by_themselves_where_the_first_has_ended():
+    """Runs of 2 and 4 rounds: the mean is of two, and the longer one is drawn on from there."""
+    drawn = []
+    panel = SimpleNamespace(plot=lambda x, y, **_: drawn.append((list(x), list(y))))
+    ended = [record(round=r, accuracy=r / 10, simulated_seconds=5.0) for r in (1, 2)]
+    longer = [record(round=r, accuracy=r / 5, simulated_seconds=3.0) for r in (1, 2, 3, 4)]
+    tails(panel, [ended, longer], "accuracy", "#000000", "simulated_seconds")
+    assert drawn == [([6.0, 9.0, 12.0], [0.4, 0.6, 0.8])]
+    assert over([ended, longer], "accuracy")[0].tolist() == [1, 2]
+    tails(panel, [ended, ended], "accuracy", "#000000")
+    assert len(drawn) == 1
 
 
 def test_of_the_same_run_twice_the_longer_counts(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import subprocess
 import sys
@@ -163,6 +164,14 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
             next(runs.recorded(e, tmp_path / "r", resume=resume))
     assert len(list(first)) == 4
     assert [r.round for r in runs.read(tmp_path / "r").records] == [1, 2, 3, 4, 5]
+
+
+def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert len(list(runs.recorded(preset("digits").changed({"rounds": 2}), tmp_path / "r"))) == 2
 
 
 def test_a_process_killed_for_real_goes_on(tmp_path):

@@ -159,8 +159,8 @@ def tails(panel: Any, runs: Sequence[Sequence[Record]], measure: str, colour: st
     """Where the first of the seeds' runs has ended there is no mean any more: the others go on by themselves, thin."""
     shortest = min(len(records) for records in runs)
     for records in runs:
-        rest = over([records], measure)[0] >= records[shortest - 1].round
         if len(records) > shortest:
+            rest = over([records], measure)[0] >= records[shortest - 1].round
             x, (values,) = over([records], measure, axis)
             panel.plot(x[rest], values[rest], color=colour, linewidth=0.5, alpha=0.6)
 
@@ -198,6 +198,7 @@ def _time(work: Work, files: Sequence[Path]) -> None:
             if runs := work.records(method, policy):
                 x, values = over(runs, "accuracy", "simulated_seconds")
                 banded(panel, x, values, look(method, policy), policy)
+                tails(panel, runs, "accuracy", look(method, policy)[0], "simulated_seconds")
         panel.axhline(work.setting.base.target, color="#444444", linewidth=0.6)
         within(panel)
         panel.set(xlabel="simulated seconds", ylabel="test accuracy")

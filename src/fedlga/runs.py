@@ -261,6 +261,8 @@ def _held(folder: Path, *, new: bool) -> Generator[None]:
             fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BadInput(f"--out: another process is at work in {str(folder)!r}") from error
+        except OSError:
+            pass  # a file system without locks, such as some over a network: there nobody is told either
         if new:
             check_free(folder)  # once more: somebody may have begun since
         yield
