@@ -1,87 +1,101 @@
-"""What a federated method is: three functions, and no state of its own."""
+"""What a federated method is: a frozen dataclass of pure functions, with no state of its own."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..kernels import mean
-from ..types import Local, Server, Task, Update
+from fedlga.core.types import Assignment, Contribution, Local, ServerState
 
 if TYPE_CHECKING:
-    from ..types import Memory, Vector
+    from fedlga.core.types import Memory, Vector
+
+
+@dataclass(frozen=True)
+class WeightedVector:
+    """One vector of a weighted sum: it counts coefficient * vector, with `weight` of the sum's total weight."""
+
+    vector: Vector
+    weight: float
+    coefficient: float
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """The sum of coefficient * vector over a round's contributions, and the sum of their weights."""
+
+    total: Vector
+    weight: float
+
+    def mean(self) -> Vector:
+        """Divide the total by the weight, in place: the total is gone after this."""
+        return self.total.div_(self.weight)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Where a method wants the weights to go, and what the aggregator remembers besides its accumulated sums.
+
+    The step is the sum of the terms. They are kept apart because sums of floating-point numbers depend on their order:
+    `sgd` adds them to the weights one after the other.
+    """
+
+    terms: Sequence[Vector]
+    memory: Memory = field(default_factory=dict[str, "Vector"])
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A frozen dataclass whose fields are the method's hyper-parameters; what changes lives in Server and Memory.
+    """A method's fields are its hyper-parameters; what changes is kept in ServerState and in devices' memories.
 
-    `local` and `finish` run where the device is, `aggregate` at the aggregator. A subclass is final.
+    `local` and `finish` run on the device, `weigh` and `direction` at the aggregator. A subclass is final.
     """
 
-    policies: ClassVar[tuple[str, ...]] = ("keep", "wait", "drop", "complete")  # that go with it; the first by default
-    sends: ClassVar[tuple[str, ...]] = ()  # vectors of Server.memory that travel with the weights
+    default_policy: ClassVar[str] = "keep"  # unless the experiment names one
+    policies: ClassVar[tuple[str, ...]] = ()  # the only policies that it goes with; empty: any
+    sends: ClassVar[tuple[str, ...]] = ()  # vectors of the server's memory that travel with the weights
     uploads: ClassVar[tuple[str, ...]] = ()  # vectors that travel back with delta
+    accumulates: ClassVar[tuple[str, ...]] = ()  # sums of `weigh` that are added to the server's memory, same name
 
-    def local(self, task: Task, memory: Memory) -> Local:
-        """What is added to each gradient on the device."""
+    def local(self, assignment: Assignment, memory: Memory) -> Local:
+        """Return what is added to each gradient on the device."""
         return Local()
 
-    def finish(self, task: Task, delta: Vector, steps: int, memory: Memory) -> tuple[Memory, Memory]:
-        """After the last step: what to upload besides delta, and what the device remembers."""
+    def finish(self, assignment: Assignment, delta: Vector, steps: int, memory: Memory) -> tuple[Memory, Memory]:
+        """Return what to upload besides delta, and what the device remembers, after its last step."""
         return {}, memory
 
+    def weigh(self, contribution: Contribution) -> Mapping[str, WeightedVector]:
+        """Return the contribution's part of each sum that `direction` needs; the aggregation rule computes the sums."""
+        return {"delta": weigh_delta(contribution)}
+
     @abstractmethod
-    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
-        """The next weights and memory. `updates` holds one at least, and may be a stream: go through it once."""
+    def direction(
+        self, state: ServerState, sums: Mapping[str, WeightedSum], contributions: Sequence[Contribution]
+    ) -> Direction:
+        """Return the step that this round's sums ask for.
+
+        There is at least one contribution. They come without their vectors: those are in the sums.
+        """
 
 
-def mean_delta(updates: Iterable[Update]) -> Vector:
-    """The averaged update, each with its weight and scale: of a stream, holding no more than one update at a time.
-
-    A list is gone through block by block, so that the sum stays in the cache: each update is then read once, and that
-    is all the memory traffic there is.
-    """
-    if isinstance(updates, list):
-        counts = [u.weight * u.scale for u in updates]
-        found = mean([u.delta for u in updates], counts, sum(u.weight for u in updates))
-        return _mean_by_blocks(updates) if found is None else found
-    total: Vector | None = None
-    mass = 0.0
-    for u in updates:
-        counts = u.weight * u.scale  # no completed update is ever written out
-        total = u.delta * counts if total is None else total.add_(u.delta, alpha=counts)
-        mass += u.weight
-    assert total is not None, "aggregate is never called without an update"
-    return total.div_(mass)
+def weigh_delta(contribution: Contribution) -> WeightedVector:
+    """Return the update for a weighted mean. A completed update is never written out: its scale counts here."""
+    c = contribution
+    return WeightedVector(c.update.delta, c.weight, c.weight * c.scale)
 
 
-BLOCK = 1 << 21  # parameters: smaller blocks cost more in calls than they save
-
-
-def _mean_by_blocks(updates: list[Update]) -> Vector:
-    mass = sum(u.weight for u in updates)
-    total = torch.empty_like(updates[0].delta)
-    for start in range(0, len(total), BLOCK):
-        part = slice(start, start + BLOCK)
-        block = torch.mul(updates[0].delta[part], updates[0].weight * updates[0].scale, out=total[part])
-        for u in updates[1:]:
-            block.add_(u.delta[part], alpha=u.weight * u.scale)
-        block.div_(mass)
-    return total
-
-
-def remembered(memory: Memory, name: str, like: Vector) -> Vector:
-    """A named vector of a memory; zeros before the first round that sets it."""
+def recall(memory: Memory, name: str, like: Vector) -> Vector:
+    """Return a named vector of a memory; zeros before the first round that sets it."""
     return memory[name] if name in memory else torch.zeros_like(like)
 
 
 def effective_steps(steps: int, *, lr: float = 0.0, momentum: float = 0.0, pull: float = 0.0) -> float:
-    """How many gradients' worth of movement `steps` SGD steps make: -delta / lr if every gradient were 1.
+    """Return how many gradients' worth of movement `steps` SGD steps make: -delta / lr if every gradient were 1.
 
     Plain SGD: `steps`. With momentum every gradient goes on moving the weights in later steps; with a pull towards
     the weights sent, earlier movement fades. Both are linear in the gradients, so a recursion on one number is exact.

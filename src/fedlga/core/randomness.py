@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What a draw is for. The numbers are part of every result: append, never reorder."""
+    """The purpose of a draw. The numbers are part of every result: append, never reorder."""
 
     PARTITION = 1
     WEIGHTS = 2
@@ -21,14 +21,14 @@ class Stream(IntEnum):
     SPEEDS = 5
     DROPOUT = 6
     BATCHES = 7
-    LAYERS = 8  # what a model draws while it trains, such as dropout
+    LAYERS = 8  # a model's own draws while it trains, such as dropout
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
-    """The one generator for this purpose."""
+    """Return the generator for this purpose."""
     return np.random.default_rng((seed, stream, *keys))
 
 
 def torch_seed(seed: int, stream: Stream, *keys: int) -> int:
-    """A seed for torch's own generator."""
+    """Return a seed for torch's own generator."""
     return int(np.random.SeedSequence((seed, stream, *keys)).generate_state(1, np.uint64)[0] >> np.uint64(1))

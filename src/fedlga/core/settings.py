@@ -1,9 +1,10 @@
-"""Settings: dataclass fields that carry their meaning and what they take, and one line for whoever gets them wrong."""
+"""Settings: dataclass fields that carry their meaning and their limits, and one-line errors for wrong values."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -25,37 +26,58 @@ def setting(
     below: float | None = None,
     choices: Iterable[str] = (),
 ) -> Any:
-    """A dataclass field whose one-line meaning and limits stand beside its default."""
+    """Return a dataclass field with its one-line meaning and its limits beside the default."""
     limits = {"least": least, "above": above, "most": most, "below": below, "choices": tuple(choices)}
     return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', or what there is when nothing is near."""
+def find_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), None)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return 'did you mean X?', or all known names if none is similar."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(names)}"
+    similar = find_similar(name, names)
+    return f"there is: {', '.join(names)}" if similar is None else f"did you mean {similar!r}?"
 
 
 def choose(what: str, name: str, known: Iterable[str]) -> str:
-    """Return `name` if it is known; otherwise say which name was probably meant."""
+    """Return `name` if it is known; otherwise raise BadInput with the name that was probably meant."""
     names = list(known)
     if name not in names:
-        raise BadInput(f"{what}: there is no {name!r}; {nearest(name, names)}")
+        raise BadInput(f"{what}: there is no {name!r}; {suggest(name, names)}")
     return name
 
 
-def checked(owner: str, cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check `values` against the settings of dataclass `cls`; unknown names and values outside the limits fail."""
-    fields = {f.name: f for f in dataclasses.fields(cls) if "meaning" in f.metadata}
-    hints = typing.get_type_hints(cls)
+def settings_of(cls: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a dataclass, or of an instance, that were declared with `setting`, in order."""
+    return [f for f in dataclasses.fields(cls) if "meaning" in f.metadata] if dataclasses.is_dataclass(cls) else []
+
+
+def setting_values(instance: Any) -> dict[str, Any]:
+    """Return the settings of a dataclass instance by name."""
+    return {f.name: getattr(instance, f.name) for f in settings_of(instance)}
+
+
+def check_settings(owner: str, cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values`, checked against the settings of dataclass `cls`: known names, right types, within the limits."""
+    fields = {f.name: f for f in settings_of(cls)}
+    hints = _type_hints(cls)
     prefix = f"{owner}." if owner else ""
     result: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
-            raise BadInput(f"{prefix}{name}: there is no such field; {nearest(name, fields)}")
+            raise BadInput(f"{prefix}{name}: there is no such field; {suggest(name, fields)}")
         result[name] = _check(f"{prefix}{name}", value, hints[name], fields[name].metadata)
     return result
+
+
+@functools.cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; evaluating them takes most of the time of a check."""
+    return typing.get_type_hints(cls)
 
 
 def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
@@ -71,14 +93,16 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         and (limits["below"] is None or v < limits["below"])
         for v in numbers
     )
-    if not within or (limits["choices"] and isinstance(value, str) and value not in limits["choices"]):
-        hint = f" ({nearest(value, limits['choices'])})" if limits["choices"] and isinstance(value, str) else ""
-        raise BadInput(f"{name}: got {value!r}; it takes {takes}{hint if 'did you' in hint else ''}")
+    choices = limits["choices"]
+    if not within or (choices and isinstance(value, str) and value not in choices):
+        similar = find_similar(value, choices) if isinstance(value, str) else None
+        hint = "" if similar is None else f" (did you mean {similar!r}?)"
+        raise BadInput(f"{name}: got {value!r}; it takes {takes}{hint}")
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def _convert(value: Any, kind: Any, fail: BadInput) -> Any:
-    """Bring `value` to `kind`: a whole float may stand for an int and an int for a float, nothing else is bent."""
+    """Convert `value` to `kind`: a whole float can be an int and an int a float; nothing else is converted."""
     if isinstance(kind, types.UnionType):
         for option in typing.get_args(kind):
             try:
@@ -105,17 +129,17 @@ def _convert(value: Any, kind: Any, fail: BadInput) -> Any:
 
 
 def _takes(kind: Any, limits: Mapping[str, Any]) -> str:
-    """What a field takes, in words: 'a number from 0 to 1', 'one of a, b, c'."""
+    """Return what a field takes, in words: 'a number from 0 to 1', 'one of a, b, c'."""
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     words = {int: "a whole number", float: "a number", bool: "true or false"}
-    said = [words[o] for o in options if o in words]
-    said += [f"a list with each {words[typing.get_args(o)[0]]}" for o in options if typing.get_origin(o) is tuple]
-    if said and limits["least"] is not None and limits["most"] is not None:
-        said[-1] += f" from {limits['least']:g} to {limits['most']:g}"
-    elif said:
+    parts = [words[o] for o in options if o in words]
+    parts += [f"a list with each {words[typing.get_args(o)[0]]}" for o in options if typing.get_origin(o) is tuple]
+    if parts and limits["least"] is not None and limits["most"] is not None:
+        parts[-1] += f" from {limits['least']:g} to {limits['most']:g}"
+    elif parts:
         signs = {"least": "of at least", "above": "above", "most": "of at most", "below": "below"}
         bounds = [f"{sign} {limits[key]:g}" for key, sign in signs.items() if limits[key] is not None]
-        said[-1] += (" " + " and ".join(bounds)) if bounds else ""
+        parts[-1] += (" " + " and ".join(bounds)) if bounds else ""
     if str in options:
-        said.append(f"one of {', '.join(limits['choices'])}" if limits["choices"] else "a text")
-    return " or ".join(said)
+        parts.append(f"one of {', '.join(limits['choices'])}" if limits["choices"] else "a text")
+    return " or ".join(parts)

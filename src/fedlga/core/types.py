@@ -1,12 +1,14 @@
-"""The words of a federation: what the aggregator sends, what a device answers, what a run is, what a round leaves."""
+"""The data of one round: what the aggregator sends, what a device sends back, how it counts, what is recorded."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
     import torch
@@ -14,53 +16,79 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
     Vector = torch.Tensor  # flat float32; the whole model is one vector
-    Memory = Mapping[str, Vector]  # named vectors that live on from round to round
+    Memory = Mapping[str, Vector]  # named vectors that are kept from round to round
 
 
 @dataclass(frozen=True)
-class Task:
+class Assignment:
     """Aggregator -> device: start from `w` and do `steps` of the `steps_asked` SGD steps at rate `lr`."""
 
     round: int
     device: int
     w: Vector
     steps: int  # what the device gets done before the aggregator stops waiting
-    steps_asked: int  # the full work: E units
+    steps_asked: int  # the full local work: E units
     lr: float  # this round's rate, after any decay
     momentum: float
     seed: int
-    shared: Memory  # what the method sends along with the weights
-    audit: bool = False  # in simulation: also find out what the full work would have given
-    seconds: float | None = None  # of real time that the device has; None: as long as the steps take
+    broadcast: Memory  # vectors that the method sends along with the weights
+    audit: bool = False  # simulation only: also compute what the full work would have given
+    seconds: float | None = None  # real time that the device has; None: as long as the steps take
+
+    def numbers(self) -> dict[str, Any]:
+        """All fields but the vectors: what a message carries as plain values."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("w", "broadcast")}
 
 
 @dataclass(frozen=True)
 class Update:
-    """Device -> aggregator: how far the weights moved, and the work that was really done."""
+    """Device -> aggregator: how far the weights moved, and the work that was really done. It never changes."""
 
     device: int
     delta: Vector  # w_local - w_sent, as the device sent it
     examples: int
-    steps: int  # measured by the device, never recomputed from a configuration
+    steps: int  # counted by the device, never recomputed from a configuration
     steps_asked: int
     train_loss: float
-    extra: Memory  # the method's own uploads
+    uploads: Memory  # the method's own vectors
     lr: float
     momentum: float
-    weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights
-    share: float = 0.0  # of the whole federation: 1/N, or examples over everyone's examples
-    scale: float = 1.0  # what completing multiplies delta by: wherever delta is averaged, it counts scale * delta
-    truth: Vector | None = None  # audited: the delta of the full work, which no real device would send
-    seconds: float | None = None  # that a real device was at work, by its own clock
+    truth: Vector | None = None  # audit: the delta of the full work, which no real device would send
+    seconds: float | None = None  # how long a real device was at work, by its own clock
 
     @property
     def finished(self) -> bool:
         """Whether the device did all it was asked for."""
         return self.steps >= self.steps_asked
 
-    def light(self) -> Update:
-        """Without its vectors, for whoever only takes notes."""
-        return dataclasses.replace(self, delta=self.delta.new_empty(0), extra={}, truth=None)
+    def numbers(self) -> dict[str, Any]:
+        """All fields but the vectors: what a message carries as plain values."""
+        vectors = ("delta", "uploads", "truth")
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in vectors}
+
+    def without_vectors(self) -> Update:
+        """Return a copy that holds no large data, for the record."""
+        return dataclasses.replace(self, delta=self.delta.new_empty(0), uploads={}, truth=None)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """An update and how it counts: what the aggregator adds stands here, around the update as it was sent."""
+
+    update: Update
+    weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights
+    share: float = 0.0  # the device's part of the whole federation: 1/N, or its part of all examples
+    scale: float = 1.0  # completing multiplies delta by it: wherever delta is averaged, it counts scale * delta
+    completed: bool = False  # the work counts as finished
+
+    @property
+    def steps(self) -> int:
+        """The steps that the update counts for: all that were asked for, if it was completed."""
+        return self.update.steps_asked if self.completed else self.update.steps
+
+    def without_vectors(self) -> Contribution:
+        """Return a copy that holds no large data, for the record."""
+        return dataclasses.replace(self, update=self.update.without_vectors())
 
 
 @dataclass(frozen=True)
@@ -72,42 +100,26 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Server:
-    """All that a run is, but for what devices remember."""
+class ServerState:
+    """The state of a run, except for what devices remember."""
 
     round: int  # rounds done
     w: Vector
     memory: Memory = field(default_factory=dict[str, "Vector"])
 
 
-class Backend(Protocol):
-    """Where devices live. It runs their tasks and keeps what each device remembers from round to round."""
-
-    def run(self, tasks: Sequence[Task]) -> Iterable[Update]:
-        """Updates in the order of the tasks, each as soon as it is there; valid until the next call."""
-        ...
-
-    def memories(self) -> Iterable[tuple[int, Memory]]:
-        """What each device remembers, for a checkpoint."""
-        ...
-
-    def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
-        """Put back what `memories` gave."""
-        ...
-
-    def close(self) -> None:
-        """Let go of processes and files."""
-        ...
-
-
 @dataclass(frozen=True)
 class Evaluation:
-    """How good some weights are, on test data; None where nobody looked."""
+    """How good some weights are, on test data; None where it was not measured."""
 
     accuracy: float | None = None
     loss: float | None = None
     accuracy_slow: float | None = None
     accuracy_worst: float | None = None
+
+
+RECORD_VERSION = 2  # 1 had no version, no `diverged` and no `bounded`
+_DIVERGED_IN_VERSION_1 = "the weights are no longer finite numbers: the run stops here"
 
 
 @dataclass(frozen=True)
@@ -117,48 +129,56 @@ class Record:
     round: int  # counted from 1
     accuracy: float | None  # on the test data; None in rounds without an evaluation
     loss: float | None
-    accuracy_slow: float | None  # on data like that of the devices that are always slow, where there are such
-    accuracy_worst: float | None  # on data like that of the device it serves worst
-    train_loss: float | None  # mean over the devices that reported; None when nobody did
+    accuracy_slow: float | None  # on data like that of the devices that are always slow, if there are any
+    accuracy_worst: float | None  # on data like that of the device that the model serves worst
+    train_loss: float | None  # mean over the devices that reported; None if none did
     seconds: float
     simulated_seconds: float
     lr: float
-    devices: list[int]  # the selected, in the order of selection
+    devices: list[int]  # the selected ones, in the order of selection
     steps: list[int]  # what each got done by the end of the round; 0: it sent nothing
     steps_asked: list[int]
     slow: list[int]  # devices that sent unfinished work, or would have
     absent: list[int]  # devices that sent nothing
-    used: list[int]  # devices whose update went into the mean
+    used: list[int]  # devices whose update went into the aggregate
     scales: dict[int, float | None]  # completed devices: what their update was multiplied by
-    growth: float | None = None  # exponent of the growth law, where completion used one
-    agreement: float | None = None  # mean cosine of updates and the same devices' last ones, where completion used it
-    clipped: dict[int, str] = field(
-        default_factory=dict[int, str]
-    )  # completed devices whose scale was held back, and why
-    late: list[int] = field(
-        default_factory=list[int]
-    )  # devices whose answer to an earlier round came in this one, unused
-    refused: dict[int, str] = field(default_factory=dict[int, str])  # devices that sent what cannot be, and why
-    device_seconds: dict[int, float] = field(
-        default_factory=dict[int, float]
-    )  # real devices: how long each was at work
+    growth: float | None = None  # exponent of the growth law, if completion used one
+    agreement: float | None = None  # mean cosine of updates and the same devices' last ones, if completion used it
+    clipped: dict[int, str] = field(default_factory=dict[int, str])  # devices whose scale was limited, and why
+    bounded: dict[int, float] = field(default_factory=dict[int, float])  # too long updates: what shortened them
+    late: list[int] = field(default_factory=list[int])  # devices whose reply to an earlier round arrived now, unused
+    refused: dict[int, str] = field(default_factory=dict[int, str])  # devices whose reply was not valid, and why
+    device_seconds: dict[int, float] = field(default_factory=dict[int, float])  # real devices: seconds at work
     audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
-    note: str | None = None  # anything out of the ordinary, in words
+    diverged: bool = False  # the weights are no longer finite: the run ends here
+    note: str | None = None  # anything unusual, for a human reader; nothing is decided by it
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, which knows no not-a-number: those become None."""
-        return _clean(dataclasses.asdict(self))
+        """Return plain values for JSON, which has no not-a-number: those become None."""
+        return {"version": RECORD_VERSION, **_replace_non_finite(dataclasses.asdict(self))}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """The record that `as_dict` wrote; JSON turned devices that are keys into text."""
-        names = ("scales", "clipped", "refused", "device_seconds")
-        by_device = {name: {int(k): v for k, v in values.get(name, {}).items()} for name in names}
-        fields: dict[str, Any] = {**values, **by_device}
+        """Return the record that `as_dict` wrote, of this version or an earlier one; BadInput for anything else."""
+        fields = dict(values)
+        version = fields.pop("version", 1)
+        if version not in (1, RECORD_VERSION):
+            raise BadInput(f"record: got version {version!r}; this fedlga reads 1 to {RECORD_VERSION}")
+        if version == 1:
+            fields["diverged"] = str(fields.get("note")).startswith(_DIVERGED_IN_VERSION_1)
+        if unknown := set(fields) - {f.name for f in dataclasses.fields(cls)}:
+            raise BadInput(f"record: unknown field {sorted(unknown)[0]!r}")
+        missing_type = dataclasses.MISSING
+        required = {f.name for f in dataclasses.fields(cls) if missing_type is f.default is f.default_factory}
+        if missing := required - set(fields):
+            raise BadInput(f"record: no field {sorted(missing)[0]!r}")
+        for name in ("scales", "clipped", "bounded", "refused", "device_seconds"):
+            if name in fields:  # JSON turned the device numbers into text
+                fields[name] = {int(device): value for device, value in fields[name].items()}
         return cls(**fields)
 
 
-def _clean(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _clean(inner) for key, inner in cast("dict[Any, Any]", value).items()}
+        return {key: _replace_non_finite(inner) for key, inner in cast("dict[Any, Any]", value).items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

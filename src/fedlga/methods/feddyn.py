@@ -4,50 +4,55 @@
 |---|---|
 | alpha | alpha |
 | grad L_k(theta_k^{t-1}) | h_i, the device's memory["gradient"]; starts at zero |
-| h^t | server.memory["drift"]; starts at zero |
-| 1/m in h's update, m all devices | update.share: 1/N, or the device's share of all examples |
+| h^t | state.memory["drift"]; starts at zero |
+| 1/m in h's update, m all devices | contribution.share: 1/N, or the device's share of all examples |
 
 Unfinished work: the paper sets h_i to the device's gradient at an exact minimiser of its regularised loss, and
 h_i - alpha delta_i is that gradient only there. After a few SGD steps it is a damped step towards it. The fixed point
-does not move: once nobody moves, every delta is zero, h stands still and is zero, and so the mean of the h_i, which
-are then the devices' gradients, is zero. What must hold for this is h = sum(share_i h_i): the aggregator moves h
+does not move: once no device moves, every delta is zero, h stays the same and is zero, and so the mean of the h_i,
+which are then the devices' gradients, is zero. What must hold for this is h = sum(share_i h_i): the aggregator moves h
 by the update *as sent*, which is what the device moved h_i by, also when the update was completed or scaled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from ..settings import setting
-from ..types import Local, Server, Task, Update
-from .base import Method, mean_delta, remembered
+from fedlga.core.method import Direction, Method, WeightedSum, WeightedVector, recall, weigh_delta
+from fedlga.core.settings import setting
+from fedlga.core.types import Assignment, Contribution, Local, ServerState
 
 if TYPE_CHECKING:
-    from ..types import Memory, Vector
+    from fedlga.core.types import Memory, Vector
 
 
 @final
 @dataclass(frozen=True)
 class FedDyn(Method):
-    """Each device's loss is bent so that its own optimum and everyone's become the same point."""
+    """Each device's loss is changed so that its own optimum and that of all devices become the same point."""
 
     alpha: float = setting(0.01, "strength of the dynamic regularisation", above=0)
 
-    def local(self, task: Task, memory: Memory) -> Local:  # noqa: D102
-        return Local(constant=-remembered(memory, "gradient", task.w), pull=self.alpha)
+    accumulates = ("drift",)
 
-    def finish(self, task: Task, delta: Vector, steps: int, memory: Memory) -> tuple[Memory, Memory]:  # noqa: D102
-        return {}, {"gradient": remembered(memory, "gradient", task.w) - self.alpha * delta}
+    def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102
+        return Local(constant=-recall(memory, "gradient", assignment.w), pull=self.alpha)
 
-    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:  # noqa: D102
-        drift = remembered(server.memory, "drift", server.w).clone()
+    def finish(  # noqa: D102
+        self, assignment: Assignment, delta: Vector, steps: int, memory: Memory
+    ) -> tuple[Memory, Memory]:
+        return {}, {"gradient": recall(memory, "gradient", assignment.w) - self.alpha * delta}
 
-        def drifting() -> Iterable[Update]:
-            for u in updates:
-                drift.add_(u.delta, alpha=-self.alpha * u.share)
-                yield u
+    def weigh(self, contribution: Contribution) -> Mapping[str, WeightedVector]:  # noqa: D102
+        c = contribution
+        return {
+            "delta": weigh_delta(c),
+            "drift": WeightedVector(c.update.delta, c.share, -self.alpha * c.share),  # as sent, not as completed
+        }
 
-        w = server.w + mean_delta(drifting()) - drift / self.alpha
-        return replace(server, w=w, memory={**server.memory, "drift": drift})
+    def direction(  # noqa: D102
+        self, state: ServerState, sums: Mapping[str, WeightedSum], contributions: Sequence[Contribution]
+    ) -> Direction:
+        return Direction([sums["delta"].mean(), sums["drift"].total / -self.alpha])

@@ -2,45 +2,48 @@
 
 | paper | here |
 |---|---|
-| tau_i (not the FedLGA paper's tau) | update.steps |
+| tau_i (not the FedLGA paper's tau) | contribution.steps: those done, or all if the update was completed |
 | |a_i|_1 | effective_steps: steps, with momentum and the proximal term accounted for |
-| p_i | update.weight over the sum of weights of those that reported |
-| tau_eff = sum p_i |a_i|_1 | `effective` |
+| p_i | contribution.weight over the sum of weights of those that reported |
+| tau_eff = sum p_i |a_i|_1 | work / mass |
 | d_i | -update.delta / (lr |a_i|_1) |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-import torch
-
-from ..settings import setting
-from ..types import Local, Server, Task, Update
-from .base import Method, effective_steps
+from fedlga.core.method import Direction, Method, WeightedSum, WeightedVector, effective_steps
+from fedlga.core.settings import setting
+from fedlga.core.types import Assignment, Contribution, Local, ServerState
 
 if TYPE_CHECKING:
-    from ..types import Memory
+    from fedlga.core.types import Memory
 
 
 @final
 @dataclass(frozen=True)
 class FedNova(Method):
-    """Each update counts per step it took, so whoever did more steps does not pull the optimum to itself."""
+    """Each update counts per step it took, so a device that did more steps does not pull the optimum to itself."""
 
     mu: float = setting(0.0, "weight of a proximal term on the device; 0 for none", least=0)
 
-    def local(self, task: Task, memory: Memory) -> Local:  # noqa: D102
+    def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102
         return Local(pull=self.mu)
 
-    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:  # noqa: D102
-        step, work, mass = torch.zeros_like(server.w), 0.0, 0.0
-        for u in updates:
-            a = effective_steps(u.steps, lr=u.lr, momentum=u.momentum, pull=self.mu)
-            step.add_(u.delta, alpha=u.weight * u.scale / a)
-            work += u.weight * a
-            mass += u.weight
+    def weigh(self, contribution: Contribution) -> Mapping[str, WeightedVector]:  # noqa: D102
+        c = contribution
+        return {"delta": WeightedVector(c.update.delta, c.weight, c.weight * c.scale / self._effective_steps(c))}
+
+    def direction(  # noqa: D102
+        self, state: ServerState, sums: Mapping[str, WeightedSum], contributions: Sequence[Contribution]
+    ) -> Direction:
+        mass = sums["delta"].weight
+        work = sum(c.weight * self._effective_steps(c) for c in contributions)
         # tau_eff * sum(p_i delta_i / a_i), with p_i = weight / mass
-        return replace(server, w=server.w + step * (work / mass**2))
+        return Direction([sums["delta"].total * (work / mass**2)])
+
+    def _effective_steps(self, c: Contribution) -> float:
+        return effective_steps(c.steps, lr=c.update.lr, momentum=c.update.momentum, pull=self.mu)

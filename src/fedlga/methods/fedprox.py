@@ -9,16 +9,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from ..settings import setting
-from ..types import Local, Server, Task, Update
-from .base import Method, mean_delta
+from fedlga.core.method import Direction, Method, WeightedSum
+from fedlga.core.settings import setting
+from fedlga.core.types import Assignment, Contribution, Local, ServerState
 
 if TYPE_CHECKING:
-    from ..types import Memory
+    from fedlga.core.types import Memory
 
 
 @final
@@ -27,10 +27,11 @@ class FedProx(Method):
     """Local work is held near the weights sent; the rest is FedAvg."""
 
     mu: float = setting(1.0, "weight of the proximal term (the FedLGA paper uses 1)", least=0)
-    eta_g: float = setting(1.0, "global learning rate: multiplies the averaged update", above=0)
 
-    def local(self, task: Task, memory: Memory) -> Local:  # noqa: D102
+    def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102
         return Local(pull=self.mu)
 
-    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:  # noqa: D102
-        return replace(server, w=mean_delta(updates).mul_(self.eta_g).add_(server.w))
+    def direction(  # noqa: D102
+        self, state: ServerState, sums: Mapping[str, WeightedSum], contributions: Sequence[Contribution]
+    ) -> Direction:
+        return Direction([sums["delta"].mean()])

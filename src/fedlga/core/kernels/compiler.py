@@ -1,7 +1,6 @@
-"""C files of this folder: built with the machine's compiler on first use, and then kept.
+"""Compile the package's C files with the machine's compiler on first use, and keep the result in the user's cache.
 
-Where there is no compiler everything works without, and gives the same but for the last bits: each caller has a plain
-way of its own.
+Without a compiler everything works too, and results differ only in the last bits: each caller has a fallback.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
 
 
 @cache
-def library(name: str) -> ctypes.CDLL | None:
-    """The functions of NAME.c; None where they cannot be had."""
+def load_library(source: Path) -> ctypes.CDLL | None:
+    """Return the functions of a C file; None if it cannot be compiled or loaded here."""
     try:
-        return ctypes.CDLL(str(_built(Path(__file__).with_name(f"{name}.c"))))
-    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError):  # no home folder, a CC that is no command
+        return ctypes.CDLL(str(_compile(source)))
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError):  # no home folder, CC is not a command, ...
         return None
 
 
-def _built(source: Path) -> Path:
-    """The compiled file. Its name holds all it depends on: the source, the compiler and this kind of processor."""
+def _compile(source: Path) -> Path:
+    """Return the compiled file. Its name holds all it depends on: the source, the compiler and the processor."""
     compiler = shlex.split(os.environ.get("CC", "")) or [c for c in ("cc", "gcc", "clang") if shutil.which(c)][:1]
     if not compiler:
         raise FileNotFoundError("no C compiler")
@@ -53,8 +52,8 @@ def _version(compiler: tuple[str, ...]) -> bytes:
 
 
 def _processor() -> str:
-    """What -march=native looks at, so that a home shared by unequal machines serves each its own."""
+    """Return what -march=native depends on, so that machines that share a home folder do not share the file."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    said = sorted({line for line in lines if line.startswith(("flags", "Features", "model"))})
-    return "\n".join([platform.machine(), platform.processor(), *said])
+    features = sorted({line for line in lines if line.startswith(("flags", "Features", "model"))})
+    return "\n".join([platform.machine(), platform.processor(), *features])

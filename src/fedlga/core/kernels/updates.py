@@ -1,4 +1,4 @@
-"""The aggregator's two passes over updates, compiled."""
+"""The aggregator's two passes over updates, compiled from updates.c."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .built import library
+from fedlga.core.kernels.compiler import load_library
 
 if TYPE_CHECKING:
-    from ..types import Vector
+    from fedlga.core.types import Vector
 
 ROW = 4096  # BLOCK of updates.c
-CORES = min(4, os.cpu_count() or 1)  # more do not read faster
-WORTH_A_THREAD = 1 << 21  # numbers to be read
+CORES = min(4, os.cpu_count() or 1)  # more threads do not read faster
+WORTH_A_THREAD = 1 << 21  # numbers: with fewer to read, starting a thread takes longer than it saves
 
 
 @cache
 def _functions() -> tuple[Any, Any] | None:
-    built = library("updates")
-    if built is None:
+    """Return `sum_with_signs` and `weighted_sum` of updates.c; None if it cannot be compiled here."""
+    library = load_library(Path(__file__).with_name("updates.c"))
+    if library is None:
         return None
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    built.look.argtypes, built.look.restype = [pointer, pointer, count, pointer], ctypes.c_double
-    built.mean.argtypes, built.mean.restype = [pointer, pointer, count, count, ctypes.c_float, pointer], None
-    return built.look, built.mean
+    signs, weighted = library.sum_with_signs, library.weighted_sum
+    signs.argtypes, signs.restype = [pointer, pointer, count, pointer], ctypes.c_double
+    weighted.argtypes, weighted.restype = [pointer, pointer, count, count, pointer], None
+    return signs, weighted
 
 
-def looked(table: torch.Tensor, signs: Vector, sums: Vector) -> float | None:
-    """Add the rows of a table, each with its sign, to `sums`; the sum of all squares. None: no compiled way."""
+def sum_with_signs(table: torch.Tensor, signs: Vector, sums: Vector) -> float | None:
+    """Add the rows of a table, each with its sign, to `sums`; return the sum of all squares. None: not compiled."""
     functions = _functions()
     if functions is None or table.shape[1] != ROW or not table.is_contiguous() or table.dtype != torch.float32:
         return None
@@ -43,33 +46,33 @@ def looked(table: torch.Tensor, signs: Vector, sums: Vector) -> float | None:
     return functions[0](table.data_ptr(), signs.data_ptr(), len(table), sums.data_ptr())
 
 
-def mean(vectors: Sequence[Vector], counts: Sequence[float], mass: float) -> Vector | None:
-    """The vectors, each times its count, summed and divided by the mass. None: there is no compiled way."""
+def weighted_sum(vectors: Sequence[Vector], coefficients: Sequence[float]) -> Vector | None:
+    """Return the sum of coefficient * vector. None: not compiled."""
     functions = _functions()
     size = len(vectors[0])
     plain = all(v.is_contiguous() and v.dtype == torch.float32 and len(v) == size for v in vectors)
     if functions is None or not plain:
         return None
     out = torch.empty_like(vectors[0])
-    numbers = (ctypes.c_float * len(vectors))(*counts)
+    numbers = (ctypes.c_float * len(vectors))(*coefficients)
 
-    def part(start: int, end: int) -> None:
+    def add(start: int, end: int) -> None:
         pointers = (ctypes.c_void_p * len(vectors))(*(v.data_ptr() + 4 * start for v in vectors))
-        functions[1](pointers, numbers, len(vectors), end - start, mass, out.data_ptr() + 4 * start)
+        functions[1](pointers, numbers, len(vectors), end - start, out.data_ptr() + 4 * start)
 
-    # By now nobody is at work but us, and two cores read faster than one. Each number is made as it would be by one.
-    mine, *others = _parts(size, size * len(vectors))
-    helpers = [Thread(target=part, args=bounds) for bounds in others]
+    # All devices have finished, so cores are free, and two read faster than one. The pieces do not change any number.
+    first, *others = _pieces(size, size * len(vectors))
+    helpers = [Thread(target=add, args=bounds) for bounds in others]
     for helper in helpers:
         helper.start()
-    part(*mine)
+    add(*first)
     for helper in helpers:
         helper.join()
     return out
 
 
-def _parts(size: int, work: int) -> list[tuple[int, int]]:
-    """Pieces of a vector, one for each thread that is worth its start."""
-    threads = max(1, min(CORES, work // WORTH_A_THREAD))
+def _pieces(size: int, reads: int) -> list[tuple[int, int]]:
+    """Divide a vector between as many threads as are worth their start."""
+    threads = max(1, min(CORES, reads // WORTH_A_THREAD))
     edges = [size * k // threads // ROW * ROW for k in range(threads)] + [size]
     return list(pairwise(edges))

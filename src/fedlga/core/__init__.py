@@ -1,0 +1,1 @@
+"""What a round is: its types, policies, completion, aggregation rules and server optimisers."""

@@ -1,0 +1,145 @@
+"""The server's half of a round: from updates as sent to the next state. Simulations and Flower strategies share it.
+
+updates -> policy (how each counts) -> aggregation rule (sums) -> method (direction) -> server optimiser (step)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedlga.core.aggregation.base import AggregationRule, bound_lengths
+from fedlga.core.aggregation.mean import Mean
+from fedlga.core.audit import measure_round
+from fedlga.core.completion.digest import DigestReader
+from fedlga.core.method import Method, WeightedSum, WeightedVector, recall
+from fedlga.core.optimizers.base import ServerOptimizer
+from fedlga.core.optimizers.sgd import Sgd
+from fedlga.core.policies.base import Decision, Policy, Treatment
+from fedlga.core.types import Contribution, ServerState
+
+if TYPE_CHECKING:
+    from fedlga.core.types import Vector
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """What became of a round's updates. The contributions are kept without their vectors."""
+
+    state: ServerState
+    decision: Decision
+    received: Sequence[Contribution]
+    used: Sequence[Contribution]
+    bounded: dict[int, float] = field(default_factory=dict[int, float])  # devices: what shortened their update
+    audit: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """Method, policy, aggregation rule and server optimiser: all that decides what becomes of updates."""
+
+    method: Method
+    policy: Policy
+    rule: AggregationRule = field(default_factory=Mean)
+    optimizer: ServerOptimizer = field(default_factory=Sgd)
+
+    def aggregate(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool = False) -> Aggregation:
+        """Return the state after these updates; it is the old one if none of them is used.
+
+        Updates are summed as they arrive, and one is held at a time, unless something needs them all at once.
+        """
+        if audit or self.policy.needs_all or self.rule.needs_all:
+            return self._aggregate_held(state, arriving, audit=audit)
+        sums = _RunningSums(self.method, state)
+        received, used = list[Contribution](), list[Contribution]()
+        for c in arriving:
+            received.append(c.without_vectors())
+            decision = self.policy.decide(state, [c.update], {})
+            for chosen in _apply(decision, [c]):
+                sums.add(chosen)
+                used.append(chosen.without_vectors())
+        after = self._step(state, sums.result(), used) if used else state
+        return Aggregation(after, Decision({}), received, used)
+
+    def _aggregate_held(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool) -> Aggregation:
+        received = list[Contribution]()
+        with DigestReader(sketches=self.policy.needs_all and self.policy.needs_sketches) as reader:
+            for c in arriving:
+                received.append(c)
+                if self.policy.needs_all:  # read now, while other devices still work
+                    reader.add(c.update.device, c.update.delta)
+            digests = reader.result()
+        decision = self.policy.decide(state, [c.update for c in received], digests)
+        used = _apply(decision, received)
+        measured = measure_round(received, used) if audit else None
+        state = replace(state, memory={**state.memory, **decision.memory})
+        noted, noted_used = ([c.without_vectors() for c in contributions] for contributions in (received, used))
+        if not used:
+            return Aggregation(state, decision, noted, noted_used, audit=measured)
+        sums, bounded = self._sum_all(state, used)
+        return Aggregation(self._step(state, sums, noted_used), decision, noted, noted_used, bounded, measured)
+
+    def _sum_all(
+        self, state: ServerState, used: Sequence[Contribution]
+    ) -> tuple[dict[str, WeightedSum], dict[int, float]]:
+        """Return every sum that the method asks for, and the devices whose vectors were shortened."""
+        weighed = [self.method.weigh(c) for c in used]
+        sums: dict[str, WeightedSum] = {}
+        bounded: dict[int, float] = {}
+        for name in weighed[0]:
+            vectors = [terms[name] for terms in weighed]
+            if self.rule.length_bound > 0:
+                vectors, factors = bound_lengths(vectors, self.rule.length_bound)
+                for c, factor in zip(used, factors, strict=True):
+                    if factor < 1:
+                        bounded[c.update.device] = min(factor, bounded.get(c.update.device, 1.0))
+            total = self.rule.sum(vectors, _starting_value(self.method, state, name))
+            sums[name] = WeightedSum(total, sum(v.weight for v in vectors))
+        return sums, bounded
+
+    def _step(self, state: ServerState, sums: dict[str, WeightedSum], used: Sequence[Contribution]) -> ServerState:
+        accumulated = {name: sums[name].total for name in self.method.accumulates}
+        direction = self.method.direction(state, sums, used)
+        w, remembered = self.optimizer.step(state.w, direction.terms, state.memory)
+        return replace(state, w=w, memory={**state.memory, **accumulated, **direction.memory, **remembered})
+
+
+def _apply(decision: Decision, contributions: Sequence[Contribution]) -> list[Contribution]:
+    """Return the contributions that the policy uses, with its scales."""
+
+    def treat(c: Contribution, treatment: Treatment) -> Contribution:
+        return replace(c, scale=treatment.scale, completed=treatment.completed)
+
+    pairs = [(c, decision.treatments.get(c.update.device)) for c in contributions]
+    return [treat(c, treatment) for c, treatment in pairs if treatment is not None]
+
+
+def _starting_value(method: Method, state: ServerState, name: str) -> Vector | None:
+    """Return what a sum is added to: the server's memory, if the method accumulates it; else None, for zero."""
+    return recall(state.memory, name, state.w) if name in method.accumulates else None
+
+
+class _RunningSums:
+    """The sums of a rule that streams: each update is added when it arrives, and need not be kept."""
+
+    def __init__(self, method: Method, state: ServerState) -> None:
+        self._method, self._state = method, state
+        self._totals: dict[str, Vector] = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, contribution: Contribution) -> None:
+        for name, v in self._method.weigh(contribution).items():
+            self._totals[name] = self._add(name, v)
+            self._weights[name] = self._weights.get(name, 0.0) + v.weight
+
+    def _add(self, name: str, v: WeightedVector) -> Vector:
+        if name in self._totals:
+            return self._totals[name].add_(v.vector, alpha=v.coefficient)
+        start = _starting_value(self._method, self._state, name)
+        return torch.mul(v.vector, v.coefficient) if start is None else start.add(v.vector, alpha=v.coefficient)
+
+    def result(self) -> dict[str, WeightedSum]:
+        return {name: WeightedSum(total, self._weights[name]) for name, total in self._totals.items()}

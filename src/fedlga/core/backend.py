@@ -1,0 +1,64 @@
+"""What a backend is: the place where devices run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fedlga.core.types import Assignment, Update
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedlga.core.types import Memory, Vector
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What evaluating weights on the test data gives: which examples are right, and the summed loss of each batch."""
+
+    right: torch.Tensor
+    losses: list[float]
+
+
+@dataclass
+class Incidents:
+    """What went wrong on real devices since the last round."""
+
+    late: list[int] = field(default_factory=list[int])
+    refused: dict[int, str] = field(default_factory=dict[int, str])
+    note: str | None = None
+
+
+class Backend(ABC):
+    """Runs devices' assignments, evaluates weights, and keeps what each device remembers from round to round."""
+
+    @abstractmethod
+    def present(self) -> Sequence[int]:
+        """Return the devices that can be selected now: all of them in a simulation, those connected in a real fleet."""
+
+    @abstractmethod
+    def run(self, assignments: Sequence[Assignment]) -> Iterable[Update]:
+        """Yield updates in the order of the assignments, each as soon as it is there; valid until the next call."""
+
+    @abstractmethod
+    def score(self, w: Vector) -> Scores:
+        """Evaluate weights on the test data."""
+
+    @abstractmethod
+    def memories(self) -> Iterable[tuple[int, Memory]]:
+        """Yield what each device remembers, for a checkpoint."""
+
+    @abstractmethod
+    def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
+        """Put back what `memories` gave."""
+
+    def take_incidents(self) -> Incidents:
+        """Return what went wrong since the last call. Simulated devices have no incidents."""
+        return Incidents()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release processes and files."""

@@ -1,0 +1,1 @@
+"""The aggregator's compiled code."""
