@@ -11,25 +11,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .data.augment import resized
-from .draws import Stream, torch_seed
-from .methods import imported
-from .settings import BadInput, choose
+from fedlga.core.randomness import Stream, torch_seed
+from fedlga.core.registry import find
+from fedlga.core.settings import BadInput
+from fedlga.learning.augment import resize_images
 
 if TYPE_CHECKING:
-    from .types import Vector
+    from fedlga.core.types import Vector
 
 Shape = tuple[int, int, int]  # channels, height, width
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def mlp(shape: Shape, classes: int) -> nn.Module:
-    """The paper's model for Fashion-MNIST: one hidden layer of 400."""
+    """The paper's model for Fashion-MNIST: one hidden layer of 400 units."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 400), nn.ReLU(), nn.Linear(400, classes))
 
 
 def cnn(shape: Shape, classes: int) -> nn.Module:
-    """Two convolutions of 16 and 32 channels, each halved by pooling, and one hidden layer of 64."""
+    """Two convolutions of 16 and 32 channels, each followed by pooling, and one hidden layer of 64 units."""
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
@@ -46,8 +46,10 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions with GroupNorm and a shortcut; where the size changes, the shortcut is a strided slice
-    padded with zero channels (option A of He et al. 2016, section 4.2: no parameters).
+    """Two 3 x 3 convolutions with GroupNorm, and a shortcut.
+
+    If the size changes, the shortcut is a strided slice padded with zero channels, without parameters: option A of
+    He et al. 2016, section 4.2.
     """
 
     def __init__(self, inside: int, outside: int, stride: int, groups: int) -> None:
@@ -77,14 +79,11 @@ def resnet20(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet20": resnet20}
-
-
 class FlatModel:
     """A module whose trainable parameters are views of one vector, and their gradients of another.
 
-    `criterion` turns its outputs and the labels into the loss. The kernels of 2-d convolutions lie in the vector with
-    channels last, from which torch takes that everything should: half the time of a step, and less of an evaluation.
+    `criterion` turns its outputs and the labels into the loss. The kernels of 2-d convolutions are stored with channels
+    last, so that torch computes in that layout: half the time of a step, a third of an evaluation.
     """
 
     def __init__(
@@ -95,20 +94,22 @@ class FlatModel:
         self.parameters = parameters = [p for p in module.parameters() if p.requires_grad]
         self.weights: list[torch.Tensor] = []  # the parameters, as pieces of `vector`
         self.gradients: list[torch.Tensor] = []  # the same pieces of `gradient`
-        lay, shaped = (_channels_last, _shaped) if channels_last else (torch.Tensor.contiguous, torch.Tensor.view_as)
-        self.vector: Vector = torch.cat([lay(p.detach()).reshape(-1) for p in parameters])
+        flatten, shape = (
+            (_channels_last, _shape_piece) if channels_last else (torch.Tensor.contiguous, torch.Tensor.view_as)
+        )
+        self.vector: Vector = torch.cat([flatten(p.detach()).reshape(-1) for p in parameters])
         self.gradient: Vector = torch.zeros_like(self.vector)
         start = 0
         for p in parameters:
             end = start + p.numel()
-            self.weights.append(shaped(self.vector[start:end], p))
-            self.gradients.append(shaped(self.gradient[start:end], p))
+            self.weights.append(shape(self.vector[start:end], p))
+            self.gradients.append(shape(self.gradient[start:end], p))
             p.data, p.grad = self.weights[-1], self.gradients[-1]
             start = end
 
     @property
     def convolves(self) -> bool:
-        """Whether images grow inside: a convolution turns one of 3 channels into one of many."""
+        """Whether it has convolutions: their outputs are much larger than the images."""
         return any(p.dim() == IMAGE for p in self.module.parameters())
 
 
@@ -119,35 +120,37 @@ def _channels_last(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.permute(0, 2, 3, 1) if parameter.dim() == IMAGE else parameter
 
 
-def _shaped(flat: Vector, like: torch.Tensor) -> torch.Tensor:
-    """A piece of the vector as the parameter it holds."""
+def _shape_piece(flat: Vector, like: torch.Tensor) -> torch.Tensor:
+    """Return a piece of the vector as the parameter it holds."""
     if like.dim() != IMAGE:
         return flat.view_as(like)
     return flat.view(_channels_last(like).shape).permute(0, 3, 1, 2)
 
 
 def make_model(name: str, shape: Shape, classes: int, seed: int) -> FlatModel:
-    """A model with the starting weights that this seed gives, whatever the method."""
-    make = imported("model", name) if ":" in name else MODELS[choose("model", name, MODELS)]
-    return _checked(repr(name), lambda: make(shape, classes), torch.zeros(2, *shape), classes, seed)
+    """Return a model with the starting weights of this seed: the same for every method."""
+    make = find("model", name)
+    return _check_and_flatten(repr(name), lambda: make(shape, classes), torch.zeros(2, *shape), classes, seed)
 
 
-def own_model(
+def make_own_model(
     make: Callable[[], object], images: torch.Tensor, labels: torch.Tensor, seed: int, resize: int = 0
 ) -> FlatModel:
-    """The model of somebody who has their own data too, of whatever shape."""
+    """Return the model of a user who brings data too, of any shape."""
     if len(images) != len(labels) or len(labels) == 0:
         raise BadInput(f"data: got {len(images)} examples and {len(labels)} labels; it takes as many, and one at least")
     if labels.dtype != torch.int64 or labels.dim() != 1 or int(labels.min()) < 0:
         kind = f"{labels.dtype} in {labels.dim()} dimensions"
         raise BadInput(f"data: got labels of {kind}; it takes torch.int64 in one, counted from 0")
-    return _checked("model()", make, resized(images[[0, -1]], resize), int(labels.max()) + 1, seed, more=True)
+    return _check_and_flatten(
+        "model()", make, resize_images(images[[0, -1]], resize), int(labels.max()) + 1, seed, more=True
+    )
 
 
-def _checked(
+def _check_and_flatten(
     name: str, make: Callable[[], object], images: torch.Tensor, classes: int, seed: int, *, more: bool = False
 ) -> FlatModel:
-    """A model that takes these images, scores so many classes (`more`: at least), and can be averaged."""
+    """Return a model that takes these images, scores so many classes (`more`: or more), and can be averaged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, Stream.WEIGHTS))
         module = make()
@@ -163,7 +166,7 @@ def _checked(
 
 
 def _takes_channels_last(module: nn.Module, images: torch.Tensor) -> bool:
-    """Whether a model can do with kernels in that order: not if it calls `view` on what a convolution gave."""
+    """Return whether a model works with channels last: not if it calls `view` on a convolution's output."""
     probe = FlatModel(copy.deepcopy(module).train())
     try:
         probe.module(images).sum().backward()
@@ -176,13 +179,13 @@ def _check_parameters(name: str, module: nn.Module) -> None:
     trainable = [p for p in module.parameters() if p.requires_grad]
     if not trainable:
         raise BadInput(f"model: {name} has no trainable parameters")
-    odd = {str(p.dtype) for p in trainable if p.dtype != torch.float32}
-    if odd:
-        raise BadInput(f"model: {name} has parameters of {', '.join(sorted(odd))}; it takes torch.float32")
+    others = {str(p.dtype) for p in trainable if p.dtype != torch.float32}
+    if others:
+        raise BadInput(f"model: {name} has parameters of {', '.join(sorted(others))}; it takes torch.float32")
 
 
 def _check_fit(name: str, module: nn.Module, images: torch.Tensor, classes: int, *, more: bool) -> None:
-    """One batch goes in, and one score a class comes out."""
+    """Check that one batch goes in, and one score a class comes out."""
     probe = copy.deepcopy(module).eval()
     try:
         with torch.no_grad():
@@ -198,22 +201,20 @@ def _check_fit(name: str, module: nn.Module, images: torch.Tensor, classes: int,
 
 
 def _check_buffers(name: str, module: nn.Module, images: torch.Tensor) -> None:
-    """Constant buffers are fine. Those that training moves (BatchNorm's) are not weights, and no method here knows
-    how to average them.
-    """
+    """Refuse buffers that training changes, such as BatchNorm's: no method here averages them."""
     before = {key: value.clone() for key, value in module.named_buffers()}
     if not before:
         return
     probe = copy.deepcopy(module).train()
     with torch.no_grad():
         probe(torch.randn_like(images) if images.is_floating_point() else images)
-    moved = [key for key, value in probe.named_buffers() if not torch.equal(value, before[key])]
-    if moved:
+    changed = [key for key, value in probe.named_buffers() if not torch.equal(value, before[key])]
+    if changed:
         raise BadInput(
-            f"model: {name} has buffers that training changes ({_some(moved)}); they cannot be averaged: "
+            f"model: {name} has buffers that training changes ({_list_some(changed)}); they cannot be averaged: "
             "use GroupNorm or LayerNorm in place of BatchNorm"
         )
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
+def _list_some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

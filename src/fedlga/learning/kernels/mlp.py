@@ -1,4 +1,4 @@
-"""SGD on a network of one hidden layer, compiled: a whole task in one call."""
+"""SGD on a network of one hidden layer, compiled from mlp.c: a whole assignment in one call."""
 
 from __future__ import annotations
 
@@ -6,72 +6,79 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from .built import library
+from fedlga.core.kernels.compiler import load_library
+from fedlga.learning.torch_private import has_forward_hooks
 
 if TYPE_CHECKING:
-    from ..models import FlatModel
-    from ..types import Local, Task, Vector
+    from fedlga.core.types import Assignment, Local, Vector
+    from fedlga.learning.models import FlatModel
 
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 
 @dataclass(frozen=True)
 class FusedMLP:
-    """SGD on a network of one hidden layer; the numbers of sgd() in local.py, but for the order of their sums."""
+    """SGD on a network of one hidden layer: the numbers of `training.run_sgd`, with sums in another order."""
 
     inputs: int
     hidden: int
     classes: int
 
     @classmethod
-    def fitting(cls, model: FlatModel) -> FusedMLP | None:
-        """The kernel for a model, if it is one of Flatten, Linear, ReLU, Linear and the sizes are right."""
+    def for_model(cls, model: FlatModel) -> FusedMLP | None:
+        """Return the kernel for a model, if it is Flatten, Linear, ReLU, Linear and the sizes are right."""
         # A subclass or a hook may do anything in between; a layer used twice would be a child only once.
         layers = list(model.module) if type(model.module) is nn.Sequential else []
-        if any(vars(part)["_forward_hooks"] or vars(part)["_forward_pre_hooks"] for part in [model.module, *layers]):
+        if any(has_forward_hooks(part) for part in [model.module, *layers]):
             return None
         if [type(layer) for layer in layers] != [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]:
             return None
         first, second = layers[1], layers[3]
         assert isinstance(first, nn.Linear)
         assert isinstance(second, nn.Linear)
-        wanted = [*first.parameters(), *second.parameters()]
-        plain = first.bias is not None and second.bias is not None and all(p.requires_grad for p in wanted)  # pyright: ignore[reportUnnecessaryComparison]
+        weights = [*first.parameters(), *second.parameters()]
+        plain = first.bias is not None and second.bias is not None and all(p.requires_grad for p in weights)  # pyright: ignore[reportUnnecessaryComparison]
         sizes = first.in_features % 16 == 0 and first.out_features % 8 == 0
-        if not plain or not sizes or model.criterion is not functional.cross_entropy or compiled() is None:
+        if not plain or not sizes or model.criterion is not functional.cross_entropy or load_function() is None:
             return None
         return cls(first.in_features, first.out_features, second.out_features)
 
-    def sgd(
-        self, task: Task, local: Local, images: torch.Tensor, labels: torch.Tensor, batches: Sequence[torch.Tensor]
+    def train(
+        self,
+        assignment: Assignment,
+        local: Local,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        batches: Sequence[torch.Tensor],
     ) -> tuple[Vector, int, float]:
-        """What sgd() in local.py returns: delta, the steps done and the mean loss. `batches` are rows of the images."""
-        train = compiled()
+        """Return delta, the steps done and the mean loss. `batches` are rows of the images."""
+        train = load_function()
         assert train is not None
         if not batches:
-            return torch.zeros_like(task.w), 0, 0.0
-        w = task.w.clone()
+            return torch.zeros_like(assignment.w), 0, 0.0
+        w = assignment.w.clone()
         order = torch.cat(list(batches))
         ends = torch.tensor([len(batch) for batch in batches]).cumsum(0)
-        velocity = torch.zeros_like(w) if task.momentum else None
+        velocity = torch.zeros_like(w) if assignment.momentum else None
         vectors = (w, images, labels, order, ends)
         assert all(v.is_contiguous() for v in vectors)
         sizes = (len(batches), self.inputs, self.hidden, self.classes)
-        rates = (task.lr, task.momentum, local.pull)
+        rates = (assignment.lr, assignment.momentum, local.pull)
         assert images.dtype == w.dtype == torch.float32
         assert labels.dtype == order.dtype == torch.int64
         constant = None if local.constant is None else local.constant.to(w.dtype).expand_as(w).contiguous()
-        also = (task.w, constant, velocity)
+        also = (assignment.w, constant, velocity)
         loss = train(*map(_address, vectors), *sizes, *rates, *map(_address, also))
         if loss == -1:
             raise MemoryError("no memory for a batch")
-        return w.sub_(task.w), len(batches), loss
+        return w.sub_(assignment.w), len(batches), loss
 
 
 def _address(vector: Vector | None) -> int | None:
@@ -79,11 +86,11 @@ def _address(vector: Vector | None) -> int | None:
 
 
 @cache
-def compiled() -> Any | None:
-    """The function `train` of mlp.c; None where it cannot be had."""
-    built = library("mlp")
-    if built is None:
+def load_function() -> Any | None:
+    """Return the function `train` of mlp.c; None if it cannot be compiled here."""
+    library = load_library(Path(__file__).with_name("mlp.c"))
+    if library is None:
         return None
-    built.train.argtypes = [_POINTER] * 5 + [_COUNT] * 4 + [_NUMBER] * 3 + [_POINTER] * 3
-    built.train.restype = ctypes.c_double
-    return built.train
+    library.train.argtypes = [_POINTER] * 5 + [_COUNT] * 4 + [_NUMBER] * 3 + [_POINTER] * 3
+    library.train.restype = ctypes.c_double
+    return library.train

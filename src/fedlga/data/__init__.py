@@ -1,1 +1,0 @@
-"""Data: where it comes from, what it is, who holds what."""

@@ -1,0 +1,1 @@
+"""Compiled training for the models it serves."""

@@ -1,0 +1,1 @@
+"""Partitions: who holds which examples. One file each, with its settings."""
