@@ -4,6 +4,9 @@ import fedlga
 experiment = fedlga.Experiment(method="fedlga", dataset="digits", rounds=20)
 for record in fedlga.rounds(experiment):
     print(record.round, record.accuracy)
+
+To replace a part, extend Method, Policy, Fleet, Partition, Dataset, AggregationRule or ServerOptimizer, and name your
+class as 'package.module:Class'. `fedlga.contracts` checks it.
 """
 
 from __future__ import annotations
@@ -12,30 +15,86 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .experiment import PRESETS, Experiment, preset
-    from .runs import Run, frame, run
-    from .settings import BadInput
-    from .simulation import rounds
-    from .types import Record
+    from fedlga.core.aggregation.base import AggregationRule
+    from fedlga.core.fleet import Effort, Fleet, Workload
+    from fedlga.core.method import Direction, Method, WeightedSum, WeightedVector, recall, weigh_delta
+    from fedlga.core.optimizers.base import ServerOptimizer
+    from fedlga.core.policies.base import Decision, Policy, Treatment
+    from fedlga.core.settings import BadInput, setting
+    from fedlga.core.types import Assignment, Contribution, Local, Record, ServerState, Update
+    from fedlga.experiments.config import Experiment
+    from fedlga.experiments.presets import PRESETS, preset
+    from fedlga.experiments.records import Run
+    from fedlga.experiments.records import make_frame as frame
+    from fedlga.experiments.records import read_run as read
+    from fedlga.experiments.run import run
+    from fedlga.experiments.simulation import rounds
+    from fedlga.learning.datasets.base import Dataset
+    from fedlga.learning.partitions.base import Partition
 
 __version__ = "0.1.0"
-__all__ = ["PRESETS", "BadInput", "Experiment", "Record", "Run", "frame", "preset", "rounds", "run"]
+__all__ = [
+    "PRESETS",
+    "AggregationRule",
+    "Assignment",
+    "BadInput",
+    "Contribution",
+    "Dataset",
+    "Decision",
+    "Direction",
+    "Effort",
+    "Experiment",
+    "Fleet",
+    "Local",
+    "Method",
+    "Partition",
+    "Policy",
+    "Record",
+    "Run",
+    "ServerOptimizer",
+    "ServerState",
+    "Treatment",
+    "Update",
+    "WeightedSum",
+    "WeightedVector",
+    "Workload",
+    "frame",
+    "preset",
+    "read",
+    "recall",
+    "rounds",
+    "run",
+    "setting",
+    "weigh_delta",
+]
 
 # Imported when first used: torch takes seconds, and `import fedlga` should not.
-_HOMES = {
-    "Experiment": "experiment",
-    "PRESETS": "experiment",
-    "preset": "experiment",
-    "BadInput": "settings",
-    "Record": "types",
-    "rounds": "simulation",
-    "run": "runs",
-    "Run": "runs",
-    "frame": "runs",
+_LAZY_IMPORTS = {
+    "experiments.config": ("Experiment",),
+    "experiments.presets": ("PRESETS", "preset"),
+    "experiments.records": ("Run",),
+    "experiments.run": ("run",),
+    "experiments.simulation": ("rounds",),
+    "core.settings": ("BadInput", "setting"),
+    "core.types": ("Assignment", "Contribution", "Local", "Record", "ServerState", "Update"),
+    "core.method": ("Direction", "Method", "WeightedSum", "WeightedVector", "recall", "weigh_delta"),
+    "core.policies.base": ("Decision", "Policy", "Treatment"),
+    "core.fleet": ("Effort", "Fleet", "Workload"),
+    "core.aggregation.base": ("AggregationRule",),
+    "core.optimizers.base": ("ServerOptimizer",),
+    "learning.partitions.base": ("Partition",),
+    "learning.datasets.base": ("Dataset",),
 }
+_RENAMED = {"frame": "experiments.records:make_frame", "read": "experiments.records:read_run"}
+_PATHS = {name: f"{module}:{name}" for module, names in _LAZY_IMPORTS.items() for name in names} | _RENAMED
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _PATHS:
         raise AttributeError(f"module 'fedlga' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    module, _, attribute = _PATHS[name].partition(":")
+    return getattr(importlib.import_module(f"fedlga.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,142 +1,175 @@
-"""An experiment: one dataclass that says everything about a run, to and from TOML, and the presets."""
+"""An experiment: one dataclass that says everything about a run, to and from TOML."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .settings import BadInput, checked, choose, nearest, setting
+from fedlga.core.registry import SEAMS, find, import_object
+from fedlga.core.settings import BadInput, check_settings, setting, settings_of, suggest
 
-OWN = "own"  # the dataset, and model, of real devices that bring theirs: see fedlga.flower.server_app
-FLEETS = ("equal", "paper", "speeds", "trace", "real")
-Options = Mapping[str, Mapping[str, Any]]  # settings of methods and policies by name: {"fedprox": {"mu": 0.1}}
+OWN = "own"  # the dataset and model of real devices that bring theirs: see fedlga.flower.server_app
+Options = Mapping[str, Mapping[str, Any]]  # settings of methods, policies, fleets and so on: {"fedprox": {"mu": 0.1}}
+_HAD_ETA_G = ("fedavg", "fedprox", "scaffold", "fedlga")  # before there were server optimisers
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The defaults are the preset `paper`: the FedLGA paper's setting on Fashion-MNIST."""
+    """The defaults are the preset `paper`: the FedLGA paper's setting on Fashion-MNIST.
+
+    The settings of the method, policy, fleet and so on that are in use are in `options`, by their owner's name. They
+    can be given like fields: Experiment(fleet="paper", rho=0.9).
+    """
 
     # What is learned
-    dataset: str = setting("fashion-mnist", "fashion-mnist, cifar-10, cifar-100 or digits")
-    model: str = setting("mlp", "mlp, cnn, resnet20, or your own as package.module:function")
-    normalise: bool = setting(True, "subtract the training pixels' mean and divide by their deviation")
-    augment: bool = setting(False, "random crop and mirror image of every training image")
-    resize: int = setting(0, "side of the images the model gets; 0: as they are", least=0, most=1024)
-    # By whom
+    dataset: str = setting("fashion-mnist", "see fedlga list datasets, or package.module:Class")
+    model: str = setting("mlp", "see fedlga list models, or package.module:function")
+    normalise: bool = setting(True, "subtract the training pixels' mean and divide by their standard deviation")
+    augment: bool = setting(False, "randomly crop and mirror every training image")
+    resize: int = setting(0, "side of the images that the model gets; 0: unchanged", least=0, most=1024)
+    # By which devices
     devices: int = setting(50, "N, devices in the federation", least=1)
-    partition: str = setting("classes", "who holds what", choices=("classes", "dirichlet", "iid", "quantity"))
-    classes_per_device: int = setting(2, "P, for partition classes", least=1)
-    partition_alpha: float = setting(0.5, "for partitions dirichlet and quantity: smaller is more unequal", above=0)
-    examples_per_device: int = setting(
-        0, "drawn with replacement for each device, so devices may share; 0: the data is dealt out", least=0
-    )
+    partition: str = setting("classes", "who holds what: see fedlga list partitions, or package.module:Class")
     # How
-    method: str = setting("fedlga", "fedavg, fedprox, fednova, scaffold, feddyn, fedlga, or package.module:Class")
-    stragglers: str | None = setting(None, "wait, drop, keep or complete; unset: the method's own, keep for most")
+    method: str = setting("fedlga", "see fedlga list methods, or package.module:Class")
+    stragglers: str | None = setting(
+        None, "policy for unfinished work: see fedlga list policies, or package.module:Class; unset: the method's own"
+    )
     averaging: str = setting("uniform", "weight of an update in the mean", choices=("uniform", "examples"))
+    aggregation: str = setting("mean", "aggregation rule: see fedlga list aggregations, or package.module:Class")
+    server_optimizer: str = setting("sgd", "server optimiser: see fedlga list optimizers, or package.module:Class")
     rounds: int = setting(200, "T, rounds to train", least=1)
     cohort: int = setting(10, "K, devices selected in a round", least=1)
-    sampling: str = setting("without-replacement", "of the cohort", choices=("without-replacement", "with-replacement"))
+    sampling: str = setting(
+        "without-replacement", "how the cohort is drawn", choices=("without-replacement", "with-replacement")
+    )
     epochs: int = setting(5, "E, units of local work in a round", least=1)
-    steps_per_epoch: int = setting(1, "SGD steps in a unit (1: Eq. 2 to the letter); 0: a pass over the data", least=0)
+    steps_per_epoch: int = setting(1, "SGD steps in a unit (1: the paper's Eq. 2); 0: a pass over the data", least=0)
     batch_size: int = setting(10, "examples in a batch", least=1)
     lr: float = setting(0.00075, "eta_l, local learning rate", above=0)
     lr_decay: float = setting(0.0, "gamma: eta_l <- (1 - gamma) eta_l each round", least=0, below=1)
-    momentum: float = setting(0.0, "of local SGD; starts anew each round", least=0, below=1)
-    clip: float = setting(0.0, "largest norm of a gradient; 0: any", least=0)
-    # On what
-    fleet: str = setting("paper", "who is slow; real: the devices themselves, on backend flower", choices=FLEETS)
-    rho: float = setting(0.5, "fleet paper: share of the selected that is slow", least=0, most=1)
-    tau_min: int = setting(1, "fleet paper: a slow device does E - tau + 1 units, tau from tau_min", least=1)
-    tau_max: int | None = setting(None, "fleet paper: to tau_max; unset: E - 1", least=1)
-    deadline: float | None = setting(None, "seconds a round gives, simulated or real; unset: a second a unit", above=0)
-    speeds: tuple[float, ...] = setting(
-        (), "fleet speeds: SGD steps a second of each device; empty: log-normal", above=0
+    momentum: float = setting(0.0, "momentum of local SGD; it starts at zero each round", least=0, below=1)
+    clip: float = setting(0.0, "largest norm of a gradient; 0: no limit", least=0)
+    # On which fleet
+    fleet: str = setting("paper", "who is slow: see fedlga list fleets, or package.module:Class")
+    deadline: float | None = setting(
+        None, "seconds that a round lasts, simulated or real; unset: one second a unit", above=0
     )
-    speed_median: float = setting(1.0, "fleet speeds: median of log-normal speeds", above=0)
-    speed_sigma: float = setting(0.7, "fleet speeds: deviation of the speeds' logarithm", least=0)
-    slow_classes: tuple[int, ...] = setting(
-        (), "fleet speeds: whoever holds one of these is slow, the rest fast", least=0
-    )
-    slow_speed: float = setting(0.2, "fleet speeds: a slow device's speed, in medians", above=0, most=1)
-    trace: str | None = setting(None, "fleet trace: a CSV file with round, device, and epochs or seconds")
     dropout: float = setting(0.0, "chance that a device sends nothing in a round", least=0, below=1)
     # And the run
-    seed: int = setting(0, "of all draws", least=0)
+    seed: int = setting(0, "seed of the random number generators", least=0)
     target: float = setting(0.65, "test accuracy to reach", least=0, most=1)
-    stop_at_target: bool = setting(False, "end the run there")
+    stop_at_target: bool = setting(False, "end the run when the target is reached")
     evaluate_every: int = setting(1, "rounds between evaluations", least=1)
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
     backend: str = setting("pool", "where devices run", choices=("serial", "pool", "flower"))
     workers: int = setting(0, "processes of the pool, or of Flower's simulation; 0: one a core", least=0)
     grace: float = setting(30.0, "backend flower: seconds after the deadline that a reply may take", least=0)
-    patience: float = setting(3600.0, "backend flower: seconds to wait for replies where there is no deadline", above=0)
+    patience: float = setting(3600.0, "backend flower: seconds to wait for replies without a deadline", above=0)
     memory_limit: float = setting(
-        4.0, "gigabytes of what devices remember (Scaffold, FedDyn) in memory; the rest goes to disk", least=0
+        4.0, "gigabytes of devices' memories (Scaffold, FedDyn) in main memory; the rest goes to disk", least=0
     )
-    fast: bool = setting(True, "compiled local training for the models it serves, built on first use; off: torch")
+    fast: bool = setting(True, "compiled local training for the models it serves, built on first use; false: torch")
     options: Options = field(default_factory=dict[str, Mapping[str, Any]])
 
     def __post_init__(self) -> None:
-        values = {f.name: getattr(self, f.name) for f in settings()}
-        for name, value in checked("", Experiment, values).items():
+        values = {f.name: getattr(self, f.name) for f in experiment_fields()}
+        for name, value in check_settings("", Experiment, values).items():
             object.__setattr__(self, name, value)
+        options = {owner: check_settings(owner, find_owner(owner), given) for owner, given in self.options.items()}
+        object.__setattr__(self, "options", options)
         _check_together(self)
+
+    # What is in use
 
     @property
     def policy(self) -> str:
-        """The answer to stragglers, the method's own where none was asked for."""
-        from .methods import method_class
+        """The policy in use: the method's own, if none was named."""
+        return self.stragglers or find("method", self.method).default_policy
 
-        return self.stragglers or method_class(self.method).policies[0]
+    def name_of(self, kind: str) -> str:
+        """Return the name of the method, policy, fleet and so on that is in use."""
+        return self.policy if kind == "policy" else str(getattr(self, SEAMS[kind].field))
+
+    def settings(self, kind: str) -> dict[str, Any]:
+        """Return all settings of what is in use, open defaults filled in; BadInput if they do not fit together."""
+        name = self.name_of(kind)
+        cls = find(kind, name)
+        defaults = {f.name: f.default for f in settings_of(cls)}
+        values = {**defaults, **self.options.get(name, {})}
+        resolve = getattr(cls, "resolve", None)
+        return values if resolve is None else resolve(values, self.context())
+
+    def describe_fleet(self) -> str:
+        """Return who is slow, in a few words."""
+        return find("fleet", self.fleet).describe(self.settings("fleet"), self.context())
+
+    def context(self) -> dict[str, Any]:
+        """Return the experiment's own fields, and the number of classes if it is known, for checks of settings."""
+        classes = None if self.dataset == OWN else find("dataset", self.dataset).classes
+        return {**{f.name: getattr(self, f.name) for f in experiment_fields()}, "classes": classes}
 
     def resolved(self) -> Experiment:
-        """With everything filled in that was left to a default, the settings of method and policy included."""
-        from .methods import make_method
-        from .stragglers import make_policy
-
-        method = make_method(self.method, dict(self.options.get(self.method, {})))
-        policy = make_policy(self.policy, dict(self.options.get(self.policy, {})))
-        chosen = {self.method: _settings_of(method), self.policy: _settings_of(policy)}
+        """Return it with everything filled in that was left to a default, for what is in use and nothing else."""
+        used = {name: self.settings(kind) for kind, name in names_in_use(self.context()).items()}
         return dataclasses.replace(
             self,
             stragglers=self.policy,
-            tau_max=self.tau_max or max(1, self.epochs - 1),
             deadline=self.deadline or float(self.epochs),
-            options={**self.options, **{name: values for name, values in chosen.items() if values}},
+            options={name: values for name, values in used.items() if values},
         )
 
+    # To and from plain values
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; what is unset is left out, the tables of methods and policies stand at the end."""
-        plain = {f.name: getattr(self, f.name) for f in settings()}
-        plain |= {"speeds": list(self.speeds), "slow_classes": list(self.slow_classes)}
-        tables = {name: {k: v for k, v in own.items() if v is not None} for name, own in self.options.items()}
-        return {name: value for name, value in plain.items() if value is not None} | tables
+        """Return plain values; what is unset is left out, the settings of what is in use come last."""
+        plain = {name: value for f in experiment_fields() if (value := getattr(self, name := f.name)) is not None}
+        options = {
+            owner: {name: _as_plain(value) for name, value in values.items() if value is not None}
+            for owner, values in self.options.items()
+        }
+        return plain | ({"options": options} if options else {})
 
     def to_toml(self) -> str:
-        """All of it as TOML."""
+        """Return all of it as TOML."""
         import tomli_w
 
         return tomli_w.dumps(self.as_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
-        """The experiment that `as_dict` wrote, or a user did."""
-        options: dict[str, Mapping[str, Any]] = {n: v for n, v in values.items() if isinstance(v, Mapping)}
-        plain = {name: value for name, value in values.items() if name not in options}
-        known = [f.name for f in settings()]
-        for name in plain:
-            if name not in known:
-                raise BadInput(f"{name}: there is no such field; {nearest(name, known)}")
-        return cls(**plain, options=options)
+        """Return the experiment that `as_dict` wrote, of this version or an earlier one, or that a user wrote.
+
+        Settings may stand in a table [options.OWNER], in a table [OWNER], or among the experiment's own fields.
+        """
+        known = {f.name for f in experiment_fields()}
+        fields = {name: value for name, value in values.items() if name in known}
+        tables: dict[str, Mapping[str, Any]] = {
+            name: value for name, value in values.items() if name not in known and isinstance(value, Mapping)
+        }
+        nested = tables.pop("options", {})
+        if odd := [name for name, table in nested.items() if not isinstance(table, Mapping)]:
+            raise BadInput(f"options.{odd[0]}: got {nested[odd[0]]!r}; it takes a table of settings")
+        tables |= nested
+        options = {owner: dict(table) for owner, table in tables.items()}
+        _move_eta_g(options, str(fields.get("method", cls.method)))
+        names = names_in_use(fields)
+        for name, value in values.items():
+            if name not in fields and not isinstance(value, Mapping):
+                for owner in owners_in_use(names, name) or [owner for _, owner in built_in_owners(name)]:
+                    options.setdefault(owner, {}).setdefault(name, value)
+                if not any(name in table for table in options.values()):
+                    locate(names, name)  # raises, and says what was probably meant
+        return cls(**fields, options=options)
 
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML") -> Experiment:
-        """The experiment that a TOML text describes."""
+        """Return the experiment that a TOML text describes."""
         try:
             return cls.from_dict(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
@@ -144,55 +177,122 @@ class Experiment:
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
-        """The experiment in a TOML file."""
+        """Return the experiment in a TOML file."""
         try:
             return cls.from_toml(path.read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(
-                f"experiment: cannot read {str(path)!r} ({getattr(error, 'strerror', None) or error})"
-            ) from error
+            reason = getattr(error, "strerror", None) or error
+            raise BadInput(f"experiment: cannot read {str(path)!r} ({reason})") from error
+
+    # Changes
 
     def changed(self, changes: Mapping[str, Any]) -> Experiment:
-        """With some settings changed: a field, 'method.field', or a bare field of the method or policy in use."""
-        fields = {name: value for name, value in changes.items() if name in {f.name for f in settings()}}
-        experiment = dataclasses.replace(self, **fields)
-        options = {name: dict(values) for name, values in self.options.items()}
-        for name, value in changes.items():
-            if name not in fields:
-                owner, key = experiment.owner(name)
-                options.setdefault(owner, {})[key] = value
-        return dataclasses.replace(experiment, options=options)
+        """Return it with some settings changed: a field, 'owner.name', or a bare name of a setting that is in use."""
+        known = {f.name for f in experiment_fields()}
+        fields = {name: value for name, value in changes.items() if name in known}
+        others = {name: value for name, value in changes.items() if name not in known}
+        names = names_in_use({**{name: getattr(self, name) for name in known}, **fields})
+        return dataclasses.replace(self, **fields, options=_add_options(self.options, names, others))
 
-    def has(self, name: str) -> bool:
-        """Whether `changed` knows a name with this method and policy."""
-        return "." in name or name in {f.name for f in settings()} or name in self._own()
-
-    def owner(self, name: str) -> tuple[str, str]:
-        """Whose setting a name is that is not the experiment's own: 'mu' or 'fedprox.mu' is ('fedprox', 'mu')."""
-        owner, dot, key = name.rpartition(".")
-        if dot:
-            return owner, key
-        own = self._own()
-        if name not in own:
-            raise BadInput(f"{name}: there is no such field; {nearest(name, [f.name for f in settings()] + list(own))}")
-        return own[name], name
-
-    def _own(self) -> dict[str, str]:
-        """The settings of the method and the policy in use, and whose they are."""
-        from .methods import method_class
-        from .stragglers import POLICIES
-
-        classes: dict[str, Any] = {self.method: method_class(self.method), self.policy: POLICIES[self.policy]}
-        return {name: who for who, cls in classes.items() for name in _names(cls)}
+    def select_known(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the changes that `changed` knows, with what is in use once they are made."""
+        own = {f.name for f in experiment_fields()}
+        names = names_in_use({**self.context(), **{name: value for name, value in changes.items() if name in own}})
+        return {
+            name: value for name, value in changes.items() if "." in name or name in own or owners_in_use(names, name)
+        }
 
 
-def settings() -> list[dataclasses.Field[Any]]:
-    """The fields of an experiment, in order."""
-    return [f for f in dataclasses.fields(Experiment) if "meaning" in f.metadata]
+def _accept_settings_as_arguments() -> None:
+    """Let Experiment(fleet="paper", rho=0.9) work: names that are not fields go to `options`."""
+    make: Callable[..., None] = Experiment.__init__
+    known = {f.name for f in dataclasses.fields(Experiment)}
+
+    @functools.wraps(make)
+    def __init__(self: Experiment, *args: Any, **values: Any) -> None:  # noqa: N807
+        fields = {name: value for name, value in values.items() if name in known}
+        if others := {name: value for name, value in values.items() if name not in known}:
+            fields["options"] = _add_options(fields.get("options", {}), names_in_use(fields), others)
+        make(self, *args, **fields)
+
+    Experiment.__init__ = __init__
 
 
-def parsed(text: str) -> tuple[str, Any]:
-    """'key=value' as given to --set; a value that is not TOML is a text."""
+_accept_settings_as_arguments()
+
+
+def experiment_fields() -> list[dataclasses.Field[Any]]:
+    """Return the experiment's own fields, in order."""
+    return settings_of(Experiment)
+
+
+def names_in_use(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an experiment with these fields uses, by kind: {"method": "fedavg", "fleet": "paper", ...}."""
+    defaults: dict[str, Any] = {f.name: f.default for f in experiment_fields()}
+    names = {kind: {**defaults, **fields}[seam.field] for kind, seam in SEAMS.items() if seam.base}
+    names["policy"] = names["policy"] or find("method", names["method"]).default_policy
+    return {kind: name for kind, name in names.items() if not (kind == "dataset" and name == OWN)}
+
+
+def owners_in_use(names: Mapping[str, str], name: str) -> list[str]:
+    """Return what is in use and has a setting of this name."""
+    return [owner for kind, owner in names.items() if name in {f.name for f in settings_of(find(kind, owner))}]
+
+
+def locate(names: Mapping[str, str], name: str) -> list[tuple[str, str]]:
+    """Return whose setting a name is, given what is in use: 'mu' or 'fedprox.mu' is ('fedprox', 'mu')."""
+    owner, dot, key = name.rpartition(".")
+    if dot:
+        if key == "eta_g" and owner in _HAD_ETA_G:
+            raise BadInput(f"{name}: eta_g belongs to the server optimiser now, for every method: use sgd.eta_g")
+        return [(owner, key)]
+    if used := owners_in_use(names, name):
+        return [(owner, name) for owner in used]
+    if others := built_in_owners(name):
+        kind, owner = others[0]
+        field_name = SEAMS[kind].field
+        raise BadInput(
+            f"{name}: it is a setting of {field_name} {owner!r}, and this experiment's is {names[kind]!r}; "
+            f"set {field_name}={owner} too, or {owner}.{name}"
+        )
+    own = {f.name for kind, owner in names.items() for f in settings_of(find(kind, owner))}
+    raise BadInput(
+        f"{name}: there is no such field; {suggest(name, [*(f.name for f in experiment_fields()), *sorted(own)])}"
+    )
+
+
+def _add_options(options: Options, names: Mapping[str, str], changes: Mapping[str, Any]) -> Options:
+    """Return the options with some settings changed."""
+    added = {owner: dict(values) for owner, values in options.items()}
+    for name, value in changes.items():
+        for owner, key in locate(names, name):
+            added.setdefault(owner, {})[key] = value
+    return added
+
+
+def built_in_owners(name: str) -> list[tuple[str, str]]:
+    """Return every built-in that has a setting of this name: its kind and its name."""
+    return [
+        (kind, owner)
+        for kind, seam in SEAMS.items()
+        for owner in (seam.names if seam.base else ())
+        if name in {f.name for f in settings_of(find(kind, owner))}
+    ]
+
+
+def find_owner(name: str) -> Any:
+    """Return the class behind the name of a table of settings."""
+    for kind, seam in SEAMS.items():
+        if name in seam.names:
+            return find(kind, name)
+    if ":" in name:
+        return import_object("options", name)
+    known = [owner for seam in SEAMS.values() for owner in seam.names]
+    raise BadInput(f"{name}: there is no such field or table; {suggest(name, known)}")
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Return the key and value of 'key=value', as given to --set; a value that is not TOML is a text."""
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
         raise BadInput(f"--set: got {text!r}; it takes key=value")
@@ -202,119 +302,45 @@ def parsed(text: str) -> tuple[str, Any]:
         return key.strip(), raw.strip()
 
 
-def preset(name: str) -> Experiment:
-    """A preset by name."""
-    return Experiment().changed(PRESETS[choose("preset", name, PRESETS)])
-
-
-_CIFAR = {"model": "resnet20", "augment": True, "steps_per_epoch": 0, "lr": 0.01, "rounds": 400}
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "paper-epochs": {"steps_per_epoch": 0, "lr": 0.01, "rounds": 20, "target": 0.7},
-    "cifar10": {**_CIFAR, "dataset": "cifar-10", "target": 0.55},
-    "cifar100": {**_CIFAR, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
-    "digits": {
-        "dataset": "digits",
-        "devices": 20,
-        "cohort": 5,
-        "steps_per_epoch": 0,
-        "lr": 0.05,
-        "rounds": 30,
-        "target": 0.85,
-        "backend": "serial",
-    },
-}
-PRESETS["fleet"] = {
-    "method": "fedavg",
-    "stragglers": "complete",
-    "fleet": "speeds",
-    "slow_classes": (0, 1, 2, 3),
-    "deadline": 5.0,
-    "lr": 0.003,
-    "rounds": 150,
-    "target": 0.7,
-    "evaluate_every": 3,
-}
-PRESET_MEANINGS = {
-    "paper": "the FedLGA paper on Fashion-MNIST, one unit of work = one batch (the default)",
-    "paper-epochs": "the same, one unit of work = one pass over the device's data",
-    "fleet": "the same devices are always slow, and hold what the others do not: four classes of ten",
-    "cifar10": "the paper on CIFAR-10 with ResNet-20 (hours on a CPU)",
-    "cifar100": "the paper on CIFAR-100 with ResNet-20 (hours on a CPU)",
-    "digits": "small data that comes with the package: a first step, in seconds",
-}
-
-
-def _names(thing: Any) -> list[str]:
-    return (
-        [f.name for f in dataclasses.fields(thing) if "meaning" in f.metadata]
-        if dataclasses.is_dataclass(thing)
-        else []
-    )
-
-
-def _settings_of(thing: Any) -> dict[str, Any]:
-    return {name: getattr(thing, name) for name in _names(thing)}
-
-
-def _check_together(e: Experiment) -> None:
-    """What no field can say alone."""
-    from .data.datasets import DATASETS
-    from .methods import make_method, method_class
-    from .stragglers import POLICIES, make_policy
-
-    if e.dataset != OWN:
-        choose("dataset", e.dataset, DATASETS)
-    elif e.fleet != "real":
-        raise BadInput(f"dataset: got {OWN!r} with fleet {e.fleet!r}; only real devices have data of their own")
-    allowed = method_class(e.method).policies
-    if e.stragglers is not None and choose("stragglers", e.stragglers, POLICIES) not in allowed:
-        raise BadInput(
-            f"stragglers: got {e.stragglers!r}; method {e.method} takes {', '.join(allowed)}"
-            + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
-        )
-    for name, values in e.options.items():
-        if name in POLICIES:
-            make_policy(name, dict(values))
-        else:
-            make_method(name, dict(values))
-    if e.cohort > e.devices and e.sampling == "without-replacement":
-        raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")
-    classes = DATASETS[e.dataset].classes if e.dataset != OWN else len(e.slow_classes) + e.classes_per_device
-    if e.partition == "classes" and e.classes_per_device > classes:
-        raise BadInput(
-            f"classes_per_device: got {e.classes_per_device}; it takes 1 to {classes}, the classes of {e.dataset}"
-        )
-    if e.tau_max is not None and e.tau_max > e.epochs:
-        raise BadInput(f"tau_max: got {e.tau_max}; it takes 1 to epochs, which is {e.epochs}")
-    if e.fleet == "paper" and e.tau_min > (top := e.tau_max or max(1, e.epochs - 1)):
-        raise BadInput(f"tau_min: got {e.tau_min}; it takes 1 to tau_max, which is {top}")
-    if e.speeds and len(e.speeds) != e.devices:
-        raise BadInput(f"speeds: got {len(e.speeds)} of them; it takes one for each of the {e.devices} devices")
-    if e.slow_classes and (e.speeds or max(e.slow_classes) >= classes):
-        raise BadInput(
-            f"slow_classes: got {list(e.slow_classes)}; it takes classes from 0 to {classes - 1}, and no speeds"
-        )
-    if e.fleet == "speeds" and e.deadline is None:
-        raise BadInput("deadline: fleet 'speeds' needs one; it takes a number of seconds above 0")
-    if e.fleet == "real" and e.backend != "flower":
-        raise BadInput(f"fleet: got 'real' with backend {e.backend!r}; real devices are there on backend 'flower'")
-    if e.fleet == "real" and (e.audit or e.dropout):
-        raise BadInput("fleet: got 'real' with audit or dropout; nobody simulates what a real device does")
-    if (e.fleet == "trace") != (e.trace is not None):
-        raise BadInput(
-            f"trace: got {e.trace!r} with fleet {e.fleet!r}; fleet 'trace' takes a CSV file, others take none"
-        )
-
-
-def seeds(text: str) -> Sequence[int]:
-    """'0-4' or '0,3,7' or both."""
-    found: list[int] = []
+def parse_seeds(text: str) -> Sequence[int]:
+    """Return the seeds of '0-4' or '0,3,7' or both."""
+    seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise BadInput(f"--seeds: got {text!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
-        found += range(int(first), int(last if dash else first) + 1)
-    if not found or len(set(found)) < len(found):
+        seeds += range(int(first), int(last if dash else first) + 1)
+    if not seeds or len(set(seeds)) < len(seeds):
         raise BadInput(f"--seeds: got {text!r}; it takes at least one seed, each once")
-    return found
+    return seeds
+
+
+def _as_plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+
+
+def _move_eta_g(options: dict[str, dict[str, Any]], method: str) -> None:
+    """Read experiments from before there were server optimisers: eta_g was a setting of four methods."""
+    for owner in _HAD_ETA_G:
+        eta_g = options.get(owner, {}).pop("eta_g", None)
+        if owner in options and not options[owner]:
+            del options[owner]
+        if eta_g is not None and owner == method:
+            options.setdefault("sgd", {}).setdefault("eta_g", eta_g)
+
+
+def _check_together(e: Experiment) -> None:
+    """Check what no field can say alone."""
+    if e.dataset == OWN and e.fleet != "real":
+        raise BadInput(f"dataset: got {OWN!r} with fleet {e.fleet!r}; only real devices have data of their own")
+    method = find("method", e.method)
+    find("policy", e.policy)
+    if method.policies and e.policy not in method.policies:
+        raise BadInput(
+            f"stragglers: got {e.policy!r}; method {e.method} takes {', '.join(method.policies)}"
+            + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
+        )
+    if e.cohort > e.devices and e.sampling == "without-replacement":
+        raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")
+    for kind in names_in_use(e.context()):
+        e.settings(kind)

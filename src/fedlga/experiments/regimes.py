@@ -1,38 +1,42 @@
 """The audit's table: how close each scale comes to the truth, in regimes from smooth growth to pure noise.
 
-One run a regime, completed with the default scale. Every scale is tried on the very same updates, each with a memory of
-its own, so that the columns of a row differ in nothing else.
+There is one run for each regime, completed with the default scale. Every scale is tried on the same updates, each with
+its own memory, so that the columns of a row differ in nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from .audit import measured
-from .experiment import Experiment, preset
-from .federation import rounds
-from .simulation import simulate
-from .stragglers import SCALES, Answer, Complete, Policy
-from .types import Record, Server, Update
+from fedlga.core.audit import measure_round
+from fedlga.core.completion.digest import UpdateDigest
+from fedlga.core.policies.base import Decision, Policy
+from fedlga.core.policies.complete import SCALES, Complete
+from fedlga.core.round import run_rounds
+from fedlga.core.types import Contribution, Record, ServerState, Update
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.presets import preset
+from fedlga.experiments.simulation import simulate
 
 if TYPE_CHECKING:
-    from .data.sources import Progress
+    from fedlga.learning.datasets.sources import Progress
 
-_PASS, _CIFAR = {"steps_per_epoch": 0}, {"dataset": "cifar-10", "model": "cnn"}
+_BATCH, _PASS = {"steps_per_epoch": 1}, {"steps_per_epoch": 0}
+_CIFAR = {"dataset": "cifar-10", "model": "cnn", **_BATCH}
 REGIMES: dict[str, dict[str, Any]] = {
-    "batch, 0.001": {"lr": 0.001, "rounds": 150},
-    "batch, 0.01": {"lr": 0.01, "rounds": 150},
-    "batch, 0.1": {"lr": 0.1, "rounds": 150},
+    "batch, 0.001": {**_BATCH, "lr": 0.001, "rounds": 150},
+    "batch, 0.01": {**_BATCH, "lr": 0.01, "rounds": 150},
+    "batch, 0.1": {**_BATCH, "lr": 0.1, "rounds": 150},
     "epoch, 0.001": {**_PASS, "lr": 0.001, "rounds": 40},
     "epoch, 0.01": {**_PASS, "lr": 0.01, "rounds": 40},
-    "batch, 0.001, iid": {"lr": 0.001, "partition": "iid", "rounds": 100},
-    "batch, 0.01, iid": {"lr": 0.01, "partition": "iid", "rounds": 100},
-    "batch, 0.1, iid": {"lr": 0.1, "partition": "iid", "rounds": 100},
-    "batch, 0.01, Dirichlet": {"lr": 0.01, "partition": "dirichlet", "rounds": 100},
-    "batch, 0.1, Dirichlet": {"lr": 0.1, "partition": "dirichlet", "rounds": 100},
+    "batch, 0.001, iid": {**_BATCH, "lr": 0.001, "partition": "iid", "rounds": 100},
+    "batch, 0.01, iid": {**_BATCH, "lr": 0.01, "partition": "iid", "rounds": 100},
+    "batch, 0.1, iid": {**_BATCH, "lr": 0.1, "partition": "iid", "rounds": 100},
+    "batch, 0.01, Dirichlet": {**_BATCH, "lr": 0.01, "partition": "dirichlet", "rounds": 100},
+    "batch, 0.1, Dirichlet": {**_BATCH, "lr": 0.1, "partition": "dirichlet", "rounds": 100},
     "CIFAR-10, batch, 0.01": {**_CIFAR, "lr": 0.01, "rounds": 100},
     "CIFAR-10, batch, 0.05": {**_CIFAR, "lr": 0.05, "rounds": 100},
     "CIFAR-10, batch, 0.01, Dirichlet": {**_CIFAR, "lr": 0.01, "partition": "dirichlet", "rounds": 60},
@@ -43,26 +47,35 @@ THE_FIVE = list(REGIMES)[:5]  # the table to beat
 
 @final
 @dataclass
-class Watching(Policy):
-    """Completes as usual, and sees what the other scales would have made of the same updates."""
+class ScaleComparison(Policy):
+    """Completes as usual, and measures what the other scales would have made of the same updates."""
 
     policy: Complete
-    memories: dict[str, Server] = field(default_factory=dict[str, Server])
+    states: dict[str, ServerState] = field(default_factory=dict[str, ServerState])
     sums: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
-    def answer(self, server: Server, updates: Iterable[Update]) -> Answer:  # noqa: D102
-        updates = list(updates)
+    needs_all = True
+
+    @property
+    def needs_sketches(self) -> bool:  # noqa: D102
+        return True
+
+    def decide(  # noqa: D102
+        self, state: ServerState, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]
+    ) -> Decision:
+        received = [Contribution(u) for u in updates]
         for scale in SCALES:
-            own = self.memories.get(scale, replace(server, memory={}))
-            answer = replace(self.policy, scale=scale).answer(own, updates)
-            self.memories[scale] = replace(own, memory={**own.memory, **(answer.memory or {})})
-            seen, total = measured(updates, list(answer.updates)), self.sums.setdefault(scale, {})
+            own = self.states.get(scale, replace(state, memory={}))
+            decision = replace(self.policy, scale=scale).decide(own, updates, digests)
+            self.states[scale] = replace(own, memory={**own.memory, **decision.memory})
+            used = [replace(c, scale=decision.treatments[c.update.device].scale) for c in received]
+            errors, total = measure_round(received, used), self.sums.setdefault(scale, {})
             for name in ("completed", "sent", "best", "mean_completed", "mean_sent", "stragglers"):
-                total[name] = total.get(name, 0.0) + seen[name]
-        return self.policy.answer(server, updates)
+                total[name] = total.get(name, 0.0) + errors[name]
+        return self.policy.decide(state, updates, digests)
 
     def row(self) -> dict[str, float]:
-        """The error of each scale, of the best multiple, and of trusted on the averaged update."""
+        """Return the error of each scale, of the best multiple, and of trusted on the averaged update."""
         errors = {scale: total["completed"] / total["sent"] for scale, total in self.sums.items()}
         trusted = self.sums["trusted"]
         return {
@@ -73,22 +86,31 @@ class Watching(Policy):
         }
 
 
-def regime(name: str, *, rounds: int | None = None, seed: int = 0, base: str = "paper") -> Experiment:
-    """The experiment behind a row; `base` is another preset, for a try on small data."""
-    changes = {key: value for key, value in REGIMES[name].items() if base == "paper" or key not in _CIFAR}
-    shown = {**changes, "rounds": rounds or changes["rounds"], "seed": seed, "audit": True, "method": "fedavg"}
-    return preset(base).changed({**shown, "stragglers": "complete", "evaluate_every": shown["rounds"]})
+def make_regime(name: str, *, rounds: int | None = None, seed: int = 0, base: str = "paper") -> Experiment:
+    """Return the experiment behind a row; `base` is another preset, to try it on small data."""
+    changes = {key: value for key, value in REGIMES[name].items() if base == "paper" or key not in ("dataset", "model")}
+    known = {**changes, "rounds": rounds or changes["rounds"], "seed": seed, "audit": True, "method": "fedavg"}
+    return preset(base).changed({**known, "stragglers": "complete", "evaluate_every": known["rounds"]})
 
 
-def audited(
+@dataclass(frozen=True)
+class RegimeStep:
+    """One round of a regime, or (`record` is None) its end, with its row of the table."""
+
+    record: Record | None
+    row: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def run_regime(
     experiment: Experiment, *, data_dir: str | Path | None = None, progress: Progress | None = None
-) -> Iterator[Record | dict[str, float]]:
-    """Run one regime: its records as they come, and at the end its row."""
+) -> Iterator[RegimeStep]:
+    """Run one regime round by round."""
     with simulate(experiment, data_dir=data_dir, progress=progress) as simulation:
-        policy = simulation.federation.policy
+        federation = simulation.federation
+        policy = federation.policy
         assert isinstance(policy, Complete)
-        watching = Watching(policy)
-        watched = replace(simulation.federation, policy=watching)
-        for _, record in rounds(watched, simulation.start, experiment.rounds):
-            yield record
-    yield watching.row()
+        comparison = ScaleComparison(policy)
+        watched = replace(federation, aggregator=replace(federation.aggregator, policy=comparison))
+        for _, record in run_rounds(watched, simulation.start, experiment.rounds):
+            yield RegimeStep(record)
+    yield RegimeStep(None, comparison.row())

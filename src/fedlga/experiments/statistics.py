@@ -1,7 +1,7 @@
-"""What a handful of seeds allow to be said: means with 95 % intervals, and paired tests.
+"""Statistics over a few seeds: means with 95 % intervals, and paired tests.
 
-Runs that never reached their target are *censored*: all that is known is that it takes them more than the rounds they
-had. A mean over the rest would flatter them, so there is none. A difference is taken as far as both were watched.
+Runs that never reached their target are *censored*: all that is known is that they need more rounds than they had. A
+mean over the others would be too low, so there is none. A difference is taken as far as both runs went.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CONFIDENCE = 0.95
-LEVEL = 0.05  # a claim is shown when what was seen, or more, would come by chance this rarely
+LEVEL = 0.05  # a claim is shown if chance alone gives such a difference, or a larger one, less often than this
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Estimate:
-        """The mean of the values; None among them are censored, and then there is no mean."""
+        """Return the mean of the values; None stands for a censored one, and then there is no mean."""
         known = [value for value in values if value is not None]
         censored = len(values) - len(known)
         if not known or censored:
@@ -35,7 +35,7 @@ class Estimate:
         return cls(statistics.fmean(known), _half(known), len(values))
 
     def text(self, form: str = ".0f", limit: float | None = None) -> str:
-        """Such as '109 ± 9'; for censored runs, of how many seeds the target was reached within the limit."""
+        """Return text such as '109 ± 9'; for censored runs, how many seeds reached the target within the limit."""
         if self.count == 0:
             return "-"
         if self.mean is None:
@@ -68,11 +68,11 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The result in a word or two."""
         return "holds" if self.shown else "the opposite holds" if self.refuted else "not shown"
 
     def text(self, form: str = "+.1f") -> str:
-        """Such as 'holds (-18.8, 95 % interval -25.1 to -12.5, p = 0.03, 5 seeds)'."""
+        """Return text such as 'holds (-18.8, 95 % interval -25.1 to -12.5, p = 0.03, 5 seeds)'."""
         between = ""
         if self.half is not None:
             between = f", 95 % interval {self.mean - self.half:{form}} to {self.mean + self.half:{form}}"
@@ -82,16 +82,17 @@ class Difference:
         return f"{self.verdict} ({self.mean:{form}}{between}, p = {p:.2g}, {seeds}{late})"
 
 
-def difference(
+def compare_pairs(
     a: Mapping[int, float | None],
     b: Mapping[int, float | None],
     limit: float | Mapping[int, float] = math.inf,
 ) -> Difference | None:
-    """Whether A is below B on the same seeds: an exact test of paired differences, one-sided, by flipping signs.
+    """Test whether A is below B on the same seeds: exact, one-sided, by flipping the signs of paired differences.
 
-    It assumes nothing of the distribution. Its p-value is at least 1 / 2^seeds: five seeds can show a claim at 0.05
-    (1/32 = 0.03), four cannot. `limit`, or each seed's, is how far both were watched: what is censored or above it
-    counts as it in the mean; in the test, a seed on which only one arrived speaks against the other as loudly as any.
+    It assumes nothing about the distribution. Its p-value is at least 1 / 2^seeds: five seeds can show a claim at 0.05
+    (1/32 = 0.03), four cannot. `limit`, or each seed's, is how far both runs went: a censored value, or one above the
+    limit, counts as the limit in the mean. In the test, a seed on which only one of the two reached the target counts
+    as much as the largest difference.
     """
     seeds = [seed for seed in a if seed in b]
     if not seeds:
@@ -106,42 +107,42 @@ def difference(
         only_a.append(late[1] and not late[0])
         only_b.append(late[0] and not late[1])
         censored += sum(late)
-    loudest = max(abs(gap) for gap in gaps)
+    largest = max(abs(gap) for gap in gaps)
     return Difference(
         mean=statistics.fmean(gaps),
         half=_half(gaps),
-        p=_by_chance([loudest if other else gap for gap, other in zip(gaps, only_b, strict=True)]),
+        p=_by_chance([largest if other else gap for gap, other in zip(gaps, only_b, strict=True)]),
         count=len(gaps),
         censored=censored,
-        reverse=_by_chance([loudest if other else -gap for gap, other in zip(gaps, only_a, strict=True)]),
+        reverse=_by_chance([largest if other else -gap for gap, other in zip(gaps, only_a, strict=True)]),
     )
 
 
 def _half(values: Sequence[float]) -> float | None:
-    """Half the width of the mean's 95 % interval."""
+    """Return half the width of the mean's 95 % interval."""
     return t_quantile(len(values)) * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
 def t_quantile(count: int) -> float:
-    """How many standard errors of a mean of so many values its 95 % interval goes either way."""
+    """Return half the width of the 95 % interval of a mean of so many values, in standard errors."""
     return float(_stats().t.ppf((1 + CONFIDENCE) / 2, count - 1))
 
 
 def _by_chance(gaps: Sequence[float]) -> float:
-    """How often a sum of these gaps with random signs is as low as theirs."""
+    """Return how often a sum of these gaps with random signs is as low as theirs."""
     if len(gaps) == 1:
         return 0.5 if gaps[0] < 0 else 1.0
-    # Of all 2^seeds flips; of 9999 where there are more, always the same.
+    # Of all 2^seeds flips; if there are more than 9999, of 9999 random ones, always the same.
     flips = {"permutation_type": "samples", "alternative": "less", "rng": 0, "vectorized": True}
-    return float(_stats().permutation_test((list(gaps),), _summed, **flips).pvalue)
+    return float(_stats().permutation_test((list(gaps),), _sum_axis, **flips).pvalue)
 
 
-def _summed(values: Any, axis: int) -> Any:
+def _sum_axis(values: Any, axis: int) -> Any:
     return values.sum(axis=axis)
 
 
 def _stats() -> Any:
-    """scipy comes without types, and takes a moment to import."""
+    """Return scipy.stats: it has no types, and takes a moment to import."""
     from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
     return stats

@@ -1,4 +1,4 @@
-"""An experiment on the nodes of a running SuperLink: handed to it as a Flower app, and followed through its log."""
+"""Run an experiment on the nodes of a running SuperLink: submit it as a Flower app, and follow its log."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ from typing import Any
 
 import tomli_w
 
-from ..experiment import Experiment
-from ..settings import BadInput
-from ..types import Record
-from . import check_installed
+from fedlga.backends.flower.installed import check_installed
+from fedlga.core.registry import SEAMS
+from fedlga.core.settings import BadInput
+from fedlga.core.types import Record
+from fedlga.experiments.config import Experiment
 
 RECORD = "fedlga-record "  # begins a line of the log that holds a round's record
+DONE = "fedlga-done "  # and one after the last round
 FAILED = "fedlga-failed "  # and one that says why there will be no more
 PACKAGE = "fedlga_experiment"
+FRAME = " \n│╭╮╰╯─"  # Flower draws frames around its errors
 
 
-def submitted(
+def submit(
     experiment: Experiment, folder: Path, superlink: str, *, resume: bool = False, data_dir: str | None = None
 ) -> Generator[Record]:
     """Run an experiment on a SuperLink that Flower's configuration knows as `superlink`, round by round.
 
-    The aggregator runs beside the SuperLink and keeps the run folder there, at the same path as here. Whoever stops in
-    the middle stops the run.
+    The aggregator runs beside the SuperLink and keeps the run folder there, at the same path as here. If the caller
+    stops in the middle, the run is stopped.
     """
     check_installed()
     e = experiment.resolved()
     with tempfile.TemporaryDirectory(prefix="fedlga-app-") as app:
         _write_app(Path(app), e, {"out": str(folder.resolve()), "resume": resume, "data_dir": data_dir or ""})
-        said = _flwr("run", app, superlink, "--format", "json")
+        output = _flwr("run", app, superlink, "--format", "json")
     try:
-        run = str(json.loads(said.stdout[said.stdout.index("{") :])["run-id"])
+        run = str(json.loads(output.stdout[output.stdout.index("{") :])["run-id"])
     except (ValueError, KeyError) as error:
-        raise BadInput(f"--superlink: {superlink!r} did not take the run ({_reason(said)})") from error
+        raise BadInput(f"--superlink: {superlink!r} did not take the run ({_reason(output)})") from error
     log = subprocess.Popen(  # noqa: S603
         [*_command("log"), run, superlink, "--stream"],
         env=_environment(),
@@ -50,7 +53,7 @@ def submitted(
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
-        start_new_session=True,  # a Ctrl-C is for us: we stop the run when it is time
+        start_new_session=True,  # a Ctrl-C goes to this process, which stops the run
     )
     over, last = False, ""
     try:
@@ -60,10 +63,10 @@ def submitted(
                 yield Record.from_dict(json.loads(line.removeprefix(RECORD)))
             elif line.startswith(FAILED):
                 raise BadInput(line.removeprefix(FAILED).strip())
-            elif line.startswith("run folder: "):
+            elif line.startswith(DONE):
                 over = True
-            elif line.strip():
-                last = line.strip()
+            elif text := line.strip(FRAME):
+                last = text
         if not over:
             raise BadInput(f"--superlink: the run ended early ({last or 'its log says nothing'})")
     finally:
@@ -77,7 +80,7 @@ def submitted(
 
 
 def _write_app(folder: Path, e: Experiment, config: dict[str, Any]) -> None:
-    """A Flower app that holds the experiment, and modules of the user's own that it names."""
+    """Write a Flower app that holds the experiment, and the user's own modules that it names."""
     settings: dict[str, Any] = {
         "project": {"name": "fedlga-experiment", "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
         "tool": {
@@ -93,17 +96,18 @@ def _write_app(folder: Path, e: Experiment, config: dict[str, Any]) -> None:
     (folder / "pyproject.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
     package = folder / PACKAGE
     package.mkdir()
-    for name, source in (("client", "device"), ("server", "aggregator")):
-        text = f"from fedlga.flower import {source}\n\napp = {source}.app\n"  # Flower looks for an assignment
+    for name in ("client", "server"):
+        # Flower reads the file's text and looks for an assignment to `app`: an import is not enough.
+        text = f"from fedlga.experiments import flower_{name}\n\napp = flower_{name}.app\n"
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
-    for name in (e.model, e.method):
+    for name in {e.name_of(kind) for kind in SEAMS}:
         if ":" in name:
             _copy_module(name.partition(":")[0].partition(".")[0], folder)
 
 
 def _copy_module(name: str, folder: Path) -> None:
-    """A module of the user's own folder goes along; one that is installed is expected to be so everywhere."""
+    """Copy a module of the user's folder into the app; one that is installed has to be installed on all nodes."""
     spec = importlib.util.find_spec(name)
     source = Path(spec.origin) if spec is not None and spec.origin is not None else None
     if source is None or Path.cwd() not in source.parents or "site-packages" in source.parts:
@@ -134,8 +138,8 @@ def _flwr(*words: str) -> subprocess.CompletedProcess[str]:
         raise BadInput("--superlink: no answer from it in five minutes") from error
 
 
-def _reason(said: subprocess.CompletedProcess[str]) -> str:
-    """What Flower said, in one line, without its frames."""
-    lines = [line.strip(" │╭╮╰╯─") for line in (said.stdout + said.stderr).splitlines()]
+def _reason(output: subprocess.CompletedProcess[str]) -> str:
+    """Return what Flower printed, in one line, without its frames."""
+    lines = [line.strip(FRAME) for line in (output.stdout + output.stderr).splitlines()]
     words = " ".join(line for line in lines if line and not line.startswith(("Usage", "Try", "Error ─")))
-    return words[:300] or f"flwr ended with {said.returncode}"
+    return words[:300] or f"flwr ended with {output.returncode}"

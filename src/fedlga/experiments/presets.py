@@ -1,0 +1,50 @@
+"""The presets: experiments by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedlga.core.settings import choose
+from fedlga.experiments.config import Experiment
+
+_CIFAR = {"model": "resnet20", "augment": True, "steps_per_epoch": 0, "lr": 0.01, "rounds": 400}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "paper-epochs": {"steps_per_epoch": 0, "lr": 0.01, "rounds": 20, "target": 0.7},
+    "cifar10": {**_CIFAR, "dataset": "cifar-10", "target": 0.55},
+    "cifar100": {**_CIFAR, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
+    "digits": {
+        "dataset": "digits",
+        "devices": 20,
+        "cohort": 5,
+        "steps_per_epoch": 0,
+        "lr": 0.05,
+        "rounds": 30,
+        "target": 0.85,
+        "backend": "serial",
+    },
+}
+PRESETS["fleet"] = {
+    "method": "fedavg",
+    "stragglers": "complete",
+    "fleet": "speeds",
+    "slow_classes": (0, 1, 2, 3),
+    "deadline": 5.0,
+    "lr": 0.003,
+    "rounds": 150,
+    "target": 0.7,
+    "evaluate_every": 3,
+}
+PRESET_MEANINGS = {
+    "paper": "the FedLGA paper on Fashion-MNIST, one unit of work = one batch (the default)",
+    "paper-epochs": "the same, one unit of work = one pass over the device's data",
+    "fleet": "the same devices are always slow, and hold what the others do not: four classes of ten",
+    "cifar10": "the paper on CIFAR-10 with ResNet-20 (hours on a CPU)",
+    "cifar100": "the paper on CIFAR-100 with ResNet-20 (hours on a CPU)",
+    "digits": "small data that comes with the package: a first step, in seconds",
+}
+
+
+def preset(name: str) -> Experiment:
+    """Return a preset by name."""
+    return Experiment().changed(PRESETS[choose("preset", name, PRESETS)])
