@@ -9,42 +9,32 @@ from fedlga.flower import client_app, server_app      # or a whole app, with dea
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 from typing import TYPE_CHECKING, Any
 
-from ..settings import BadInput
+from fedlga.backends.flower.installed import turn_off_telemetry
 
 if TYPE_CHECKING:
-    from .aggregator import server_app
-    from .device import client_app
-    from .strategies import FedDyn, FedLGA, FedNova, Scaffold
-    from .terms import LocalTerms
+    from fedlga.backends.flower.local_terms import LocalTerms
+    from fedlga.backends.flower.strategies import FedDyn, FedLGA, FedNova, Scaffold
+    from fedlga.experiments.flower_client import client_app
+    from fedlga.experiments.flower_server import server_app
+
+turn_off_telemetry()  # before Flower is imported
 
 __all__ = ["FedDyn", "FedLGA", "FedNova", "LocalTerms", "Scaffold", "client_app", "server_app"]
 
-# Flower tells its makers about every start unless told not to. Whoever wants that can set these before.
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-
-_HOMES = {
-    "server_app": "aggregator",
-    "client_app": "device",
-    "FedLGA": "strategies",
-    "FedNova": "strategies",
-    "Scaffold": "strategies",
-    "FedDyn": "strategies",
-    "LocalTerms": "terms",
+_LAZY_IMPORTS = {
+    "server_app": "fedlga.experiments.flower_server",
+    "client_app": "fedlga.experiments.flower_client",
+    "FedLGA": "fedlga.backends.flower.strategies",
+    "FedNova": "fedlga.backends.flower.strategies",
+    "Scaffold": "fedlga.backends.flower.strategies",
+    "FedDyn": "fedlga.backends.flower.strategies",
+    "LocalTerms": "fedlga.backends.flower.local_terms",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module 'fedlga.flower' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def check_installed() -> None:
-    """Say it in one line where Flower is not there."""
-    if importlib.util.find_spec("flwr") is None:
-        raise BadInput("backend: flower is not installed; pip install 'fedlga[flower]'")
+    return getattr(importlib.import_module(_LAZY_IMPORTS[name]), name)

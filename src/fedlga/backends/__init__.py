@@ -1,1 +1,1 @@
-"""Where devices run: in this process, or in a pool of processes. Both give the same results to the last bit."""
+"""Where devices run: in this process, in a pool of processes, or as Flower nodes. All give the same bits."""

@@ -1,10 +1,11 @@
-"""Tensors that several processes see: files in memory, mapped by each."""
+"""Tensors and files that several processes share: files in memory, mapped by each process."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
+import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ _DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
 
 
 @dataclass(frozen=True)
-class Mapped:
+class SharedTensor:
     """Where a shared tensor is; small enough to be sent as JSON."""
 
     path: str
@@ -23,7 +24,7 @@ class Mapped:
     dtype: str = "float32"
 
     def open(self) -> torch.Tensor:
-        """The tensor itself; writing to it is seen by everyone who opened it."""
+        """Return the tensor itself; all processes that opened it see what is written to it."""
         count = 1
         for size in self.shape:
             count *= size
@@ -31,53 +32,51 @@ class Mapped:
         return flat.view(self.shape)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it as values for JSON."""
         return asdict(self)
 
 
 class SharedFolder:
-    """A private folder for shared tensors: in memory where there is room, else on disk. `close` removes it."""
+    """A private folder for shared tensors and files: in memory if there is room, else on disk.
+
+    `close` removes it; so does the end of the process, or of the last reference to this object.
+    """
 
     def __init__(self) -> None:
         self._folders: list[Path] = []
         self._count = 0
+        self.close = weakref.finalize(self, _remove, self._folders)
 
-    def new(self, shape: tuple[int, ...], dtype: str = "float32") -> tuple[Mapped, torch.Tensor]:
-        """A new shared tensor."""
+    def new(self, shape: tuple[int, ...], dtype: str = "float32") -> tuple[SharedTensor, torch.Tensor]:
+        """Return a new shared tensor, and where it is."""
         size = torch.empty(0, dtype=_DTYPES[dtype]).element_size()
         for side in shape:
             size *= side
         self._count += 1
         path = self._reserve(f"{self._count}", max(size, 1))
-        mapped = Mapped(str(path), shape, dtype)
-        return mapped, mapped.open()
+        shared = SharedTensor(str(path), shape, dtype)
+        return shared, shared.open()
 
-    def share(self, tensor: torch.Tensor) -> tuple[Mapped, torch.Tensor]:
-        """A copy of a tensor that others can open."""
-        mapped, copy = self.new(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    def share(self, tensor: torch.Tensor) -> tuple[SharedTensor, torch.Tensor]:
+        """Return a copy of a tensor that other processes can open, and where it is."""
+        shared, copy = self.new(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         copy.copy_(tensor)
-        return mapped, copy
+        return shared, copy
 
     def folder(self, name: str, *, in_memory: bool = False) -> Path:
-        """A private subfolder, for what is shared as files: on disk, or in memory where there are files in memory."""
-        path = self._home(_memory_files() if in_memory else None) / name
+        """Return a private subfolder for files: on disk, or in memory if the system has files in memory."""
+        path = self._parent(_memory_files() if in_memory else None) / name
         path.mkdir(exist_ok=True)
         return path
 
     def folders(self) -> list[str]:
-        """All that `close` would remove, for whoever outlives us."""
+        """Return all that `close` removes, for a process that outlives this one."""
         return [str(folder) for folder in self._folders]
 
-    def close(self) -> None:
-        """Remove the files. Tensors that are open stay valid until their process lets go of them."""
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._folders = []
-
     def _reserve(self, name: str, size: int) -> Path:
-        """A file of `size` bytes that are really there: an overcommitted memory file would kill us when written."""
+        """Return a file with `size` bytes reserved: writing to an overcommitted memory file would kill the process."""
         for place in (_memory_files(), None):
-            path = self._home(place) / name
+            path = self._parent(place) / name
             with path.open("wb") as file:
                 try:
                     if hasattr(os, "posix_fallocate"):
@@ -91,7 +90,7 @@ class SharedFolder:
             path.unlink()
         raise AssertionError("unreachable")
 
-    def _home(self, place: str | None) -> Path:
+    def _parent(self, place: str | None) -> Path:
         parent = Path(place or tempfile.gettempdir())
         for folder in self._folders:
             if folder.parent == parent:
@@ -103,3 +102,10 @@ class SharedFolder:
 def _memory_files() -> str | None:
     shm = "/dev/shm"  # noqa: S108
     return shm if os.access(shm, os.W_OK) else None
+
+
+def _remove(folders: list[Path]) -> None:
+    """Remove the files. Tensors that are open stay valid until their process closes them."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    folders.clear()

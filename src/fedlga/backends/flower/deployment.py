@@ -1,9 +1,9 @@
-"""A fleet of one's own: certificates, keys, the commands to start it, an app. `trial.py` tries all that on loopback.
+"""Write a deployment: certificates, keys, the scripts that start it, an app. `trial.py` runs all of it on loopback.
 
 DIR/
-  README.md         what is what, and what goes where
+  README.md         what each folder is for, and where to copy it
   fleet.toml        address and number of nodes
-  ca/               the authority that signs the SuperLink's certificate: its key goes nowhere
+  ca/               the authority that signs the SuperLink's certificate: its key must not leave this folder
   superlink/        for the machine that aggregates
   nodes/0 ...       one for each device, to be copied there
   flower/           Flower's configuration for the commands that talk to the SuperLink (FLWR_HOME)
@@ -23,10 +23,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ..runs import write_atomically
-from ..settings import BadInput
+from fedlga.core.files import write_atomically
+from fedlga.core.settings import BadInput
 
-VALID_DAYS = 825  # the most that clients take
+VALID_DAYS = 825  # the most that clients accept
 
 
 def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9443) -> list[Path]:
@@ -35,7 +35,7 @@ def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9
         raise BadInput(f"{str(folder)!r} is not empty; a fleet takes a folder of its own")
     if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
         raise BadInput(f"--host: got {host!r}; it takes a name or an address")
-    if any(odd in str(folder.resolve()) for odd in '"\\%$`\n'):
+    if any(character in str(folder.resolve()) for character in '"\\%$`\n'):
         raise BadInput(f"{str(folder)!r}: a fleet's path takes no quotes, backslashes, percent or dollar signs")
     if not 1 <= nodes <= 10_000:  # noqa: PLR2004
         raise BadInput(f"--nodes: got {nodes}; it takes 1 to 10000")
@@ -44,9 +44,9 @@ def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        _certificates(folder, host)
+        _write_certificates(folder, host)
         for number in range(nodes):
-            _node_key(folder / "nodes" / str(number))
+            _write_node_key(folder / "nodes" / str(number))
             shutil.copy(folder / "ca" / "ca.crt", folder / "nodes" / str(number) / "ca.crt")
         write_atomically(folder / "fleet.toml", f'host = "{host}"\nport = {port}\nnodes = {nodes}\n')
         names = {
@@ -56,14 +56,14 @@ def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9
             "FOLDER": str(folder.resolve()),
             "BIN": str(Path(sys.executable).parent),
         }
-        _templates(folder, names, nodes)
+        _fill_templates(folder, names, nodes)
     except OSError as error:
         raise BadInput(f"cannot write to {str(folder)!r} ({error.strerror})") from error
     return sorted(path for path in folder.iterdir())
 
 
-def _templates(folder: Path, names: dict[str, str], nodes: int) -> None:
-    source = resources.files("fedlga.flower") / "templates"
+def _fill_templates(folder: Path, names: dict[str, str], nodes: int) -> None:
+    source = resources.files("fedlga.backends.flower") / "templates"
 
     def fill(name: str, target: Path, **more: str) -> None:
         text = Template((source / f"{name}.tmpl").read_text(encoding="utf-8")).substitute(names | more)
@@ -77,32 +77,32 @@ def _templates(folder: Path, names: dict[str, str], nodes: int) -> None:
     fill("superlink.sh", folder / "superlink" / "superlink.sh")
     fill("superlink.service", folder / "superlink" / "fedlga-superlink.service")
     for number in range(nodes):
-        home = folder / "nodes" / str(number)
-        fill("node.sh", home / "node.sh", NUMBER=str(number), RUNTIME=str(int(names["PORT"]) + 1 + number))
-        fill("node.service", home / "fedlga-node.service", NUMBER=str(number))
+        node = folder / "nodes" / str(number)
+        fill("node.sh", node / "node.sh", NUMBER=str(number), RUNTIME=str(int(names["PORT"]) + 1 + number))
+        fill("node.service", node / "fedlga-node.service", NUMBER=str(number))
     for name in ("pyproject.toml", "client.py", "server.py", "task.py"):
-        inside = folder / "app" if name == "pyproject.toml" else folder / "app" / "fleet_app"
-        fill(f"app_{name}", inside / name)
+        parent = folder / "app" if name == "pyproject.toml" else folder / "app" / "fleet_app"
+        fill(f"app_{name}", parent / name)
     write_atomically(folder / "app" / "fleet_app" / "__init__.py", '"""A federation of your own."""\n')
 
 
-def _certificates(folder: Path, host: str) -> None:
-    """An authority of our own, and the SuperLink's certificate for loopback and for `host`."""
+def _write_certificates(folder: Path, host: str) -> None:
+    """Write a new authority, and the SuperLink's certificate for loopback and for `host`, signed by it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    def named(name: str) -> x509.Name:
+    def make_name(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
     now = datetime.datetime.now(datetime.UTC)
 
-    def certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str) -> x509.CertificateBuilder:
+    def build_certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
-            .subject_name(named(subject))
-            .issuer_name(named(issuer))
+            .subject_name(make_name(subject))
+            .issuer_name(make_name(issuer))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
@@ -111,39 +111,40 @@ def _certificates(folder: Path, host: str) -> None:
 
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     root = (
-        certificate("fedlga fleet authority", authority, "fedlga fleet authority")
+        build_certificate("fedlga fleet authority", authority, "fedlga fleet authority")
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-        .add_extension(_usage(x509, signs=True), critical=True)
+        .add_extension(_key_usage(x509, signs=True), critical=True)
         .sign(authority, hashes.SHA384())
     )
-    places: list[Any] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    addresses: list[Any] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     try:
-        places.append(x509.IPAddress(ipaddress.ip_address(host)))
+        addresses.append(x509.IPAddress(ipaddress.ip_address(host)))
     except ValueError:
         try:
-            places.append(x509.DNSName(host))
+            addresses.append(x509.DNSName(host))
         except ValueError as error:
             raise BadInput(f"--host: got {host!r}; it takes a name or an address") from error
-    places = list(dict.fromkeys(places))
-    signed = (
-        certificate("superlink", server, "fedlga fleet authority")
+    addresses = list(dict.fromkeys(addresses))
+    server_certificate = (
+        build_certificate("superlink", server, "fedlga fleet authority")
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(places), critical=False)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
-        .add_extension(_usage(x509, signs=False), critical=True)
+        .add_extension(_key_usage(x509, signs=False), critical=True)
         .sign(authority, hashes.SHA384())
     )
     pem = serialization.Encoding.PEM
     for key, file in ((authority, folder / "ca" / "ca.key"), (server, folder / "superlink" / "superlink.key")):
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        _secret(file, private)
-    for made, file in ((root, "ca/ca.crt"), (root, "superlink/ca.crt"), (signed, "superlink/superlink.crt")):
-        (folder / file).write_bytes(made.public_bytes(pem))
+        _write_secret(file, private)
+    certificates = {"ca/ca.crt": root, "superlink/ca.crt": root, "superlink/superlink.crt": server_certificate}
+    for file, certificate in certificates.items():
+        (folder / file).write_bytes(certificate.public_bytes(pem))
 
 
-def _usage(x509: Any, *, signs: bool) -> Any:
+def _key_usage(x509: Any, *, signs: bool) -> Any:
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=signs,
@@ -157,8 +158,8 @@ def _usage(x509: Any, *, signs: bool) -> Any:
     )
 
 
-def _node_key(folder: Path) -> None:
-    """The key pair by which the SuperLink knows a node."""
+def _write_node_key(folder: Path) -> None:
+    """Write the key pair by which the SuperLink recognises a node."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -166,13 +167,13 @@ def _node_key(folder: Path) -> None:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    _secret(folder / "key", private)
+    _write_secret(folder / "key", private)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     (folder / "key.pub").write_bytes(public + b"\n")
 
 
-def _secret(file: Path, content: bytes) -> None:
-    """A file that nobody else can read, from its first byte."""
+def _write_secret(file: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, from the first byte on."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(content)

@@ -1,12 +1,11 @@
-"""Tasks and updates as Flower messages, and the checks a stranger's answer must pass before anybody averages it.
+"""Assignments and updates as Flower messages, and the checks that a reply must pass before it is averaged.
 
-Aggregator -> device: the weights and what the method sends along, the task's numbers, and a set-up.
+Aggregator -> device: the weights and what the method sends along, the assignment's numbers, and a set-up.
 Device -> aggregator: delta and the method's uploads, and seven numbers. Nothing else crosses.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -15,75 +14,75 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from ..types import Task, Update
+from fedlga.core.types import Assignment, Update
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..types import Memory, Vector
+    from fedlga.core.types import Memory, Vector
 
 VECTORS, NUMBERS, SETUP = "vectors", "numbers", "setup"
-TOLD = ("round", "device", "steps", "steps_asked", "examples", "train_loss", "seconds")  # all that a device says
-
-
-MOST_EXAMPLES = 2**40  # that a device can have: a weight beyond would be everybody's
+# All the numbers that a device sends.
+REPORTED = ("round", "device", "steps", "steps_asked", "examples", "train_loss", "seconds")
+MOST_EXAMPLES = 2**40  # of one device: a larger weight could dominate the average
 LONGEST_HEADER = 1024  # bytes of an array besides its numbers
 
 
 class Refused(Exception):
-    """An answer that must not reach the model; the message says why."""
+    """A reply that must not reach the model; the message says why."""
 
 
-def task_content(task: Task, setup: ConfigRecord) -> RecordDict:
-    """A task as it is sent; `setup` goes to everyone alike."""
-    numbers = {
-        f.name: value
-        for f in dataclasses.fields(task)
-        if f.name not in ("w", "shared") and (value := getattr(task, f.name)) is not None
-    }
-    vectors = packed({"w": task.w, **task.shared})
+def pack_assignment(assignment: Assignment, setup: ConfigRecord) -> RecordDict:
+    """Return an assignment as it is sent; `setup` is the same for all devices."""
+    numbers = {name: value for name, value in assignment.numbers().items() if value is not None}
+    vectors = pack_vectors({"w": assignment.w, **assignment.broadcast})
     return RecordDict({VECTORS: vectors, NUMBERS: ConfigRecord(numbers), SETUP: setup})
 
 
-def task_of(message: Message) -> Task:
-    """The task that a message brings."""
-    vectors = unpacked(message.content.array_records[VECTORS])
+def unpack_assignment(message: Message) -> Assignment:
+    """Return the assignment that a message brings."""
+    vectors = unpack_vectors(message.content.array_records[VECTORS])
     numbers: dict[str, Any] = dict(message.content.config_records[NUMBERS])
-    return Task(w=vectors.pop("w"), shared=vectors, **numbers)
+    return Assignment(w=vectors.pop("w"), broadcast=vectors, **numbers)
 
 
-def update_content(update: Update, round: int, seconds: float) -> RecordDict:
-    """An update as it is sent back."""
-    vectors = {"delta": update.delta, **update.extra}
+def pack_update(update: Update, round: int, seconds: float) -> RecordDict:
+    """Return an update as it is sent back."""
+    vectors = {"delta": update.delta, **update.uploads}
     if update.truth is not None:
         vectors["truth"] = update.truth
-    told = {**vars(update), "round": round, "seconds": seconds}
-    return RecordDict({VECTORS: packed(vectors), NUMBERS: MetricRecord({name: told[name] for name in TOLD})})
+    numbers = {**update.numbers(), "round": round, "seconds": seconds}
+    reported = MetricRecord({name: numbers[name] for name in REPORTED})
+    return RecordDict({VECTORS: pack_vectors(vectors), NUMBERS: reported})
 
 
-def update_of(content: RecordDict, task: Task, uploads: tuple[str, ...]) -> Update:
-    """The update that an answer to `task` brings, if it is one that can be believed; `uploads` belong to the method."""
+def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[str, ...]) -> Update:
+    """Return the update that a reply brings; Refused if it cannot be right. `uploads` are the method's."""
     numbers = _numbers(content)
-    for name, expected in (("round", task.round), ("device", task.device), ("steps_asked", task.steps_asked)):
+    for name, expected in (
+        ("round", assignment.round),
+        ("device", assignment.device),
+        ("steps_asked", assignment.steps_asked),
+    ):
         if numbers[name] != expected:
-            raise Refused(f"it answers {name} {numbers[name]:g}, and was asked for {expected}")
+            raise Refused(f"it replies to {name} {numbers[name]:g}, and was asked for {expected}")
     for name, least, most in (("steps", 0, math.inf), ("examples", 1, MOST_EXAMPLES)):
         if numbers[name] != int(numbers[name]) or not least <= numbers[name] <= most:
             raise Refused(f"it says {name} {numbers[name]:g}")
-    if numbers["steps"] > task.steps:
-        raise Refused(f"it claims {numbers['steps']:g} steps, and was asked for {task.steps}")
-    names = ["delta", *uploads, *(["truth"] if task.audit and numbers["steps"] < task.steps_asked else [])]
-    vectors = checked_vectors(content.array_records.get(VECTORS), names, len(task.w))
+    if numbers["steps"] > assignment.steps:
+        raise Refused(f"it claims {numbers['steps']:g} steps, and was asked for {assignment.steps}")
+    names = ["delta", *uploads, *(["truth"] if assignment.audit and numbers["steps"] < assignment.steps_asked else [])]
+    vectors = check_vectors(content.array_records.get(VECTORS), names, len(assignment.w))
     return Update(
-        device=task.device,
+        device=assignment.device,
         delta=vectors["delta"],
         examples=int(numbers["examples"]),
         steps=int(numbers["steps"]),
-        steps_asked=task.steps_asked,
+        steps_asked=assignment.steps_asked,
         train_loss=float(numbers["train_loss"]),
-        extra={name: vectors[name] for name in uploads},
-        lr=task.lr,  # which the aggregator knows better than anybody
-        momentum=task.momentum,
+        uploads={name: vectors[name] for name in uploads},
+        lr=assignment.lr,  # the aggregator's own number, not the device's
+        momentum=assignment.momentum,
         truth=vectors.get("truth"),
         seconds=numbers["seconds"],
     )
@@ -91,49 +90,50 @@ def update_of(content: RecordDict, task: Task, uploads: tuple[str, ...]) -> Upda
 
 def _numbers(content: RecordDict) -> Mapping[str, float]:
     numbers = content.metric_records.get(NUMBERS)
-    if numbers is None or set(content) != {VECTORS, NUMBERS} or set(numbers) != set(TOLD):
-        raise Refused("it is not made as agreed")
-    found: dict[str, float] = {}
+    if numbers is None or set(content) != {VECTORS, NUMBERS} or set(numbers) != set(REPORTED):
+        raise Refused("it does not have the agreed form")
+    values: dict[str, float] = {}
     for name, value in numbers.items():
         if isinstance(value, list) or not (math.isfinite(value) or name == "train_loss"):
             raise Refused(f"it says {name} {value}")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-def checked_vectors(record: ArrayRecord | None, names: list[str], length: int) -> dict[str, Vector]:
-    """The named vectors of an answer: all there, of the right length, and numbers."""
+def check_vectors(record: ArrayRecord | None, names: list[str], length: int) -> dict[str, Vector]:
+    """Return the named vectors of a reply; Refused unless all are there, of the right length, and finite."""
     if record is None or set(record) != set(names):
         raise Refused(f"it sent {', '.join(record or {}) or 'nothing'}, and was asked for {', '.join(names)}")
     for name, array in record.items():
         if tuple(array.shape) != (length,) or array.dtype != "float32":
             shape = " x ".join(map(str, array.shape))
             raise Refused(f"{name} is {shape} of {array.dtype}, and the model {length} of float32")
-    return {name: torch.from_numpy(checked_array(name, array)).clone() for name, array in record.items()}
+    return {name: torch.from_numpy(check_array(name, array)).clone() for name, array in record.items()}
 
 
-def checked_array(name: str, array: Array) -> NDArray[Any]:
-    """What an array holds, if that is what it is said to be, and all of it numbers."""
+def check_array(name: str, array: Array) -> NDArray[Any]:
+    """Return what an array holds; Refused unless it is what its header says, and finite."""
     size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
     if array.stype != "numpy.ndarray" or not size <= len(array.data) <= size + LONGEST_HEADER:
         raise Refused(f"{name} is not what it is said to be")
     try:
-        read: Any = array.numpy()  # an archive, if a stranger sent one
-    except Exception as error:  # whatever a stranger's bytes may bring a reader to
+        content: Any = array.numpy()  # may be an archive, if that was sent
+    except Exception as error:  # unknown bytes may make a reader raise anything
         raise Refused(f"{name} cannot be read ({type(error).__name__})") from error
-    if not isinstance(read, np.ndarray) or read.shape != tuple(array.shape) or read.dtype != np.dtype(array.dtype):
+    shape, dtype = tuple(array.shape), np.dtype(array.dtype)
+    if not isinstance(content, np.ndarray) or content.shape != shape or content.dtype != dtype:
         raise Refused(f"{name} is not what it is said to be")
-    found = cast("NDArray[Any]", read)
-    if not bool(np.isfinite(found).all()):
+    values = cast("NDArray[Any]", content)
+    if not bool(np.isfinite(values).all()):
         raise Refused(f"{name} holds what is not a number")
-    return found
+    return values
 
 
-def packed(vectors: Memory) -> ArrayRecord:
-    """Vectors for a message."""
+def pack_vectors(vectors: Memory) -> ArrayRecord:
+    """Return vectors for a message."""
     return ArrayRecord({name: Array(np.ascontiguousarray(vector.numpy())) for name, vector in vectors.items()})
 
 
-def unpacked(record: ArrayRecord) -> dict[str, Vector]:
-    """And back. Copies, which lie where torch puts tensors of its own: the last bit of a sum may depend on it."""
+def unpack_vectors(record: ArrayRecord) -> dict[str, Vector]:
+    """Return the vectors of a message, as copies aligned as torch aligns: the last bit of a sum may depend on it."""
     return {name: torch.from_numpy(array.numpy()).clone() for name, array in record.items()}

@@ -4,259 +4,247 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-from ..backends.shared import SharedFolder
-from ..evaluation import Exam, Scores
-from ..experiment import Experiment
-from ..federation import Mishaps
-from ..methods import method_class
-from ..settings import BadInput
-from ..stragglers import POLICIES
-from ..types import Task, Update
-from .device import Home
-from .messages import MOST_EXAMPLES, NUMBERS, Refused, task_content, update_of
-from .ray import Carrier, NodesFailed, simulated_grid
+from fedlga.backends.flower.flower_private import find_codes_of_absent_nodes
+from fedlga.backends.flower.messages import MOST_EXAMPLES, NUMBERS, Refused, pack_assignment, unpack_update
+from fedlga.backends.flower.ray import MessageGrid, NodesFailed
+from fedlga.backends.memory_store import NOTHING_YET, ON_NODES, MemoryStore
+from fedlga.core.backend import Backend, Incidents, Scores
+from fedlga.core.settings import BadInput
+from fedlga.core.types import Assignment, Update
+from fedlga.learning.evaluation import TestSet
 
 if TYPE_CHECKING:
-    from ..types import Memory, Vector
+    from fedlga.core.types import Memory, Vector
 
-ASKING = 120.0  # seconds that a new node has to say which device it is
-SOONEST, LATEST = 0.005, 0.25  # seconds between two looks for answers
-NAME, COUNTED = "flower.name", "flower.counted"  # what a checkpoint holds of devices that are not here
-GONE = (3, 4, 5)  # Flower's error codes for a node, or its answer, that is not there
-
-
-@contextmanager
-def connected(
-    e: Experiment, tests: Exam, data_dir: str | Path | None, workers: int, grid: Carrier | None
-) -> Generator[Nodes]:
-    """The nodes of an experiment: those of `grid`, or as many simulated ones as it has devices."""
-    setup: dict[str, Any] = {"experiment": e.to_toml()}
-    known, longest = agreed(e), e.grace
-    with ExitStack() as closing:
-        if grid is None:
-            longest = e.patience  # all of them come, though a busy machine takes its time to start Ray
-            shared = SharedFolder()
-            closing.callback(shared.close)
-            memory = shared.folder("memory", in_memory=True)
-            setup |= {"memory": str(memory), **({"data_dir": str(Path(data_dir).resolve())} if data_dir else {})}
-            grid = closing.enter_context(simulated_grid(e.devices, workers))
-            known |= {"memory": memory, "strict": True}
-        nodes = Nodes(grid, tests, setup, **known)
-        nodes.wait_for_all(longest)
-        yield nodes
+QUERY_SECONDS = 120.0  # that a new node has to say which device it is
+SHORTEST_POLL, LONGEST_POLL = 0.005, 0.25  # seconds between two polls for replies
+COUNTED = "flower.counted"  # in a checkpoint: the last round that each device's update counted in
+NOT_THERE = find_codes_of_absent_nodes()
 
 
-def agreed(e: Experiment) -> dict[str, Any]:
-    """What Nodes needs to know of an experiment."""
-    known = {"devices": e.devices, "uploads": method_class(e.method).uploads, "grace": e.grace, "patience": e.patience}
-    return {**known, "unfinished": POLICIES[e.policy].uses_unfinished}
+@dataclass(frozen=True)
+class NodeOptions:
+    """What the backend needs to know of an experiment."""
+
+    devices: int
+    uploads: tuple[str, ...] = ()  # the method's
+    grace: float = 30.0  # seconds after the deadline that a reply may take
+    patience: float = 3600.0  # seconds to wait for replies without a deadline
+    uses_unfinished: bool = True  # the policy's
 
 
-def in_a_line(reason: str | None) -> str:
-    """What went wrong on a node, without the way it took through Flower and Ray."""
+def shorten_reason(reason: str | None) -> str:
+    """Return what went wrong on a node in one line, without the traces of Flower and Ray."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    said = lines[-1].rpartition("Message: ")[2] if lines else "no reason given"
-    return said.rpartition(">:<'")[2].rstrip("'>")  # Flower's form is <class 'OSError'>:<'what it said'>
+    last = lines[-1].rpartition("Message: ")[2] if lines else "no reason given"
+    return last.rpartition(">:<'")[2].rstrip("'>")  # Flower's form is <class 'OSError'>:<'what it said'>
 
 
 @final
-class Nodes:
+class FlowerBackend(Backend):
     """Devices as the nodes of a Flower grid. What they remember stays with them."""
 
     def __init__(
         self,
-        grid: Carrier,
-        tests: Exam,
+        grid: MessageGrid,
+        test_set: TestSet,
         setup: dict[str, Any],
+        options: NodeOptions,
         *,
-        devices: int,
-        uploads: tuple[str, ...] = (),
-        memory: Path | None = None,
-        grace: float = 30.0,
-        patience: float = 3600.0,
+        store: MemoryStore | None = None,
         strict: bool = False,
-        unfinished: bool = True,
     ) -> None:
-        """`setup` is what every device needs to know; `memory` a folder here that simulated devices keep theirs in.
+        """`setup` is what every device needs to know; `store` is where simulated devices keep their memories.
 
-        A round waits for answers until its deadline and `grace` seconds more; without a deadline, for `patience`.
-        `strict`: an error on a node is ours, as in a simulation, and ends the run. `unfinished`: such work counts too.
+        A round waits for replies until its deadline and `grace` seconds more; without a deadline, for `patience`.
+        `strict`: an error on a node ends the run, as it should in a simulation.
         """
-        self._grid, self._tests, self._setup = grid, tests, setup
-        self._devices, self._uploads, self._memory = devices, uploads, memory
-        self._grace, self._patience, self._strict, self._unfinished = grace, patience, strict, unfinished
-        self._name = secrets.token_hex(8)  # by which devices know this run from others
+        self._grid, self._test_set, self._setup = grid, test_set, setup
+        self._options, self._store, self._strict = options, store, strict
+        self._name = secrets.token_hex(8)  # by which devices tell this run from others
         self._known: dict[int, tuple[int, int]] = {}  # node -> device and examples
-        self._failed: dict[int, tuple[str, float]] = {}  # node -> why it is of no use, and when to ask it again
+        self._failed: dict[int, tuple[str, float]] = {}  # node -> why it cannot be used, and when to ask it again
         self._counted: dict[int, int] = {}  # device -> the last round that its update counted in
-        self._asked: dict[str, tuple[int, float]] = {}  # who are you? -> node, and when the question expires
+        self._asked: dict[str, tuple[int, float]] = {}  # query -> node, and when the query expires
         self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
-        self._mishaps = Mishaps()
+        self._incidents = Incidents()
 
     def wait_for_all(self, seconds: float) -> list[int]:
-        """The devices that are there, when all are or the time is up."""
+        """Wait until all devices are there or the time is up; return those that are."""
         until = time.monotonic() + seconds
-        while len(found := self._available()) < self._devices and time.monotonic() < until:
-            time.sleep(LATEST)
-        return found or self.present()
+        while len(available := self._available()) < self._options.devices and time.monotonic() < until:
+            time.sleep(LONGEST_POLL)
+        return available or self.present()
 
     def present(self) -> list[int]:
-        """The devices that can be asked, in order; a federation has none but those, and waits for the first."""
-        until = time.monotonic() + self._patience
-        while not (found := self._available()):
+        """Return the devices that can be asked, in order; wait until there is at least one."""
+        until = time.monotonic() + self._options.patience
+        while not (available := self._available()):
             online = set(self._grid.get_node_ids())
-            if online and online <= set(self._failed) and not self._known:  # else the good ones may come back
+            if online and online <= set(self._failed) and not self._known:  # otherwise the good ones may come back
                 raise NodesFailed(f"every node failed: {self._failed[next(iter(online))][0]}")
             if time.monotonic() > until:
-                raise NodesFailed(f"no device is connected, for {self._patience:g} seconds")
-            time.sleep(LATEST)
-        return found
+                raise NodesFailed(f"no device has been connected for {self._options.patience:g} seconds")
+            time.sleep(LONGEST_POLL)
+        return available
 
     def _available(self) -> list[int]:
-        """The devices whose nodes are connected and owe nothing. New nodes are asked which device they are."""
+        """Return the devices whose nodes are connected and owe no reply. New nodes are asked which device they are."""
         online, now = list(self._grid.get_node_ids()), time.monotonic()
-        self._failed = {node: told for node, told in self._failed.items() if now < told[1]}
+        self._failed = {node: (why, expiry) for node, (why, expiry) in self._failed.items() if now < expiry}
         self._ask([node for node in online if node not in self._known and node not in self._failed])
-        found = sorted(self._device_of(online))
-        missing = self._devices - len(found)
-        self._mishaps.note = f"{missing} of {self._devices} devices are not connected" if missing else None
+        connected = sorted(self._nodes_by_device(online))
+        missing = self._options.devices - len(connected)
+        self._incidents.note = f"{missing} of {self._options.devices} devices are not connected" if missing else None
         owing = self._owing()
-        return [device for device in found if device not in owing]
+        return [device for device in connected if device not in owing]
 
     def _owing(self) -> set[int]:
-        """Devices that still have an earlier round's task, or lost it: another one would only queue behind it."""
+        """Return the devices that still work on an earlier assignment, or lost it: a new one would wait behind it."""
         for reply in self._pull(self._owed) if self._owed else []:
-            self._too_late(reply)
+            self._count_late(reply)
         self._owed = {m: (device, expiry) for m, (device, expiry) in self._owed.items() if time.monotonic() < expiry}
         return {device for device, _ in self._owed.values()}
 
-    def _too_late(self, reply: Message) -> None:
-        """Count an answer to a round that is over. It is used for nothing."""
+    def _count_late(self, reply: Message) -> None:
+        """Count a reply to a round that is over. It is not used."""
         device, _ = self._owed.pop(reply.metadata.reply_to_message_id)
         if not reply.has_error():
-            self._mishaps.late.append(device)
+            self._incidents.late.append(device)
 
     @property
     def examples(self) -> dict[int, int]:
-        """How many each device has that was ever there."""
+        """The examples of each device that was ever connected."""
         return dict(self._known.values())
 
-    def _device_of(self, online: Iterable[int]) -> dict[int, int]:
-        """Which node is which device."""
+    def _nodes_by_device(self, online: Iterable[int]) -> dict[int, int]:
+        """Return the node of each device."""
         return {self._known[node][0]: node for node in online if node in self._known}
 
     def _ask(self, strangers: Sequence[int]) -> None:
-        """Ask nodes who they are, and see who has answered. Nobody waits for the rest: they join when they have."""
+        """Ask new nodes which device they are, and read the replies so far. The others join when they have replied."""
         now = time.monotonic()
-        self._asked = {message: told for message, told in self._asked.items() if now < told[1]}
+        self._asked = {message: (node, expiry) for message, (node, expiry) in self._asked.items() if now < expiry}
         asked = {node for node, _ in self._asked.values()}
         new = [node for node in strangers if node not in asked]
         if new:
             content = RecordDict({"setup": ConfigRecord(self._setup)})
-            sent = self._push([Message(content, node, MessageType.QUERY, ttl=ASKING) for node in new])
+            sent = self._push([Message(content, node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in new])
             pairs = zip(sent, new, strict=True)
-            self._asked |= {message: (node, now + ASKING) for message, node in pairs if message is not None}
+            self._asked |= {message: (node, now + QUERY_SECONDS) for message, node in pairs if message is not None}
         for reply in self._pull(self._asked) if self._asked else []:
             node, _ = self._asked.pop(reply.metadata.reply_to_message_id)
             if not reply.has_error():
                 self._introduce(node, reply)
-            elif reply.error.code not in GONE:
-                self._failed[node] = in_a_line(reply.error.reason), now + ASKING
+            elif reply.error.code not in NOT_THERE:
+                self._failed[node] = shorten_reason(reply.error.reason), now + QUERY_SECONDS
                 if self._strict:
                     raise NodesFailed(f"a node failed: {self._failed[node][0]}")
 
     def _introduce(self, node: int, reply: Message) -> None:
-        """Take a node's word for which device it is, if nobody else is."""
+        """Accept which device a node says it is, if no other connected node is that device."""
         numbers = reply.content.metric_records.get(NUMBERS) or MetricRecord()
         device, examples = numbers.get("device"), numbers.get("examples")
-        again = time.monotonic() + ASKING
-        if not isinstance(device, int) or not 0 <= device < self._devices:
-            self._failed[node] = f"it says it is device {device}, of {self._devices}", again
+        again = time.monotonic() + QUERY_SECONDS
+        if not isinstance(device, int) or not 0 <= device < self._options.devices:
+            self._failed[node] = f"it says it is device {device}, of {self._options.devices}", again
         elif not isinstance(examples, int) or not 1 <= examples <= MOST_EXAMPLES:
             self._failed[node] = f"device {device} says it has {examples} examples", again
-        elif any(other in set(self._grid.get_node_ids()) for other, told in self._known.items() if told[0] == device):
+        elif self._nodes_by_device(self._grid.get_node_ids()).get(device) is not None:
             self._failed[node] = f"device {device} is there twice", again
         else:  # its old node, if there was one, is gone
-            self._known = {other: told for other, told in self._known.items() if told[0] != device}
+            self._known = {other: known for other, known in self._known.items() if known[0] != device}
             self._known[node] = device, examples
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Update]:
-        """Updates in the order of the tasks, each as soon as it is there. Whoever sends none in time is left out."""
-        if not tasks:
+    def run(self, assignments: Sequence[Assignment]) -> Iterator[Update]:
+        """Yield updates in the order of the assignments. A device that sends none in time is left out."""
+        if not assignments:
             return
-        nodes = self._device_of(self._known)
-        longest = self._longest(tasks)
+        nodes, longest, grace = self._nodes_by_device(self._known), self._longest(assignments), self._options.grace
+        files = {a.device: self._store.file(a.device, a.w.nbytes) for a in assignments} if self._store else {}
         messages = [
-            Message(task_content(t, self._told(t)), nodes[t.device], MessageType.TRAIN, ttl=longest + self._grace + 1)
-            for t in tasks
+            Message(
+                pack_assignment(a, self._setup_for(a.device, files)),
+                nodes[a.device],
+                MessageType.TRAIN,
+                ttl=longest + grace + 1,
+            )
+            for a in assignments
         ]
-        pairs = zip(self._push(messages), tasks, strict=True)
-        task_by_message = {message: task for message, task in pairs if message is not None}
-        updates: dict[int, Update | None] = {
-            t.device: None for t in tasks if t.device not in {task.device for task in task_by_message.values()}
-        }  # whose node went away just now
+        pairs = zip(self._push(messages), assignments, strict=True)
+        waiting = {message: a for message, a in pairs if message is not None}
+        sent_to = {a.device for a in waiting.values()}
+        updates: dict[int, Update | None] = {a.device: None for a in assignments if a.device not in sent_to}
         until, over = time.monotonic() + longest, False
         failures: dict[int, str] = {}
-        for task in tasks:
-            pause = SOONEST
-            while task.device not in updates and not over:
-                # A last look when the time is up: what came in time may have waited behind another's upload.
+        for a in assignments:
+            pause = SHORTEST_POLL
+            while a.device not in updates and not over:
+                # Poll once more when the time is up: a reply may have waited behind another's upload.
                 over = time.monotonic() >= until
-                if self._gather(task_by_message, updates, failures):
-                    pause = SOONEST
-                elif task.device not in updates and not over:
+                if self._gather(waiting, updates, failures):
+                    pause = SHORTEST_POLL
+                elif a.device not in updates and not over:
                     time.sleep(pause)
-                    pause = min(LATEST, 1.5 * pause)
-            update = updates.get(task.device)
+                    pause = min(LONGEST_POLL, 1.5 * pause)
+            update = updates.get(a.device)
             if update is not None:
-                updates[task.device] = None  # whoever averages it as it comes need not hold it
-                if self._unfinished or update.finished:
-                    self._counted[task.device] = task.round
+                updates[a.device] = None  # the aggregator may average it as it comes, and need not hold it
+                if self._options.uses_unfinished or update.finished:
+                    self._counted[a.device] = a.round
+                    if self._store is not None:
+                        self._store.count(a.device, files[a.device], a.round)
                 yield update
-        expiry = until + self._grace
-        self._owed |= {message: (task.device, expiry) for message, task in task_by_message.items()}
-        if failures and (self._strict or len(failures) == len(tasks)):
+        expiry = until + grace
+        self._owed |= {message: (a.device, expiry) for message, a in waiting.items()}
+        if failures and (self._strict or len(failures) == len(assignments)):
             device, reason = next(iter(failures.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
 
-    def _longest(self, tasks: Sequence[Task]) -> float:
-        given = [task.seconds for task in tasks if task.seconds is not None]
-        return max(given) + self._grace if len(given) == len(tasks) else self._patience
+    def _longest(self, assignments: Sequence[Assignment]) -> float:
+        """Return the seconds to wait for replies: to the last deadline and the grace, or the patience without one."""
+        deadlines = [a.seconds for a in assignments if a.seconds is not None]
+        return max(deadlines) + self._options.grace if len(deadlines) == len(assignments) else self._options.patience
 
-    def _gather(self, waiting: dict[str, Task], updates: dict[int, Update | None], failures: dict[int, str]) -> bool:
-        """Look for answers once; whether there were any."""
+    def _gather(
+        self, waiting: dict[str, Assignment], updates: dict[int, Update | None], failures: dict[int, str]
+    ) -> bool:
+        """Poll for replies once; return whether there were any."""
         replies = self._pull([*waiting, *self._owed])
         for reply in replies:
             if reply.metadata.reply_to_message_id in self._owed:
-                self._too_late(reply)
+                self._count_late(reply)
                 continue
-            task = waiting.pop(reply.metadata.reply_to_message_id)
+            a = waiting.pop(reply.metadata.reply_to_message_id)
             try:
-                updates[task.device] = None  # unless it is a good one
+                updates[a.device] = None  # unless the reply is a good one
                 if not reply.has_error():
-                    update = update_of(reply.content, task, self._uploads)
-                    updates[task.device] = update if update.steps else None
-                elif reply.error.code not in GONE:
-                    failures[task.device] = in_a_line(reply.error.reason)
-                    raise Refused(f"it failed: {failures[task.device]}")
+                    update = unpack_update(reply.content, a, self._options.uploads)
+                    updates[a.device] = update if update.steps else None
+                elif reply.error.code not in NOT_THERE:
+                    failures[a.device] = shorten_reason(reply.error.reason)
+                    raise Refused(f"it failed: {failures[a.device]}")
             except Refused as refused:
-                self._mishaps.refused[task.device] = str(refused)
+                self._incidents.refused[a.device] = str(refused)
         return bool(replies)
 
-    def _told(self, task: Task) -> ConfigRecord:
-        """What a device gets besides its task: the experiment, the run's name, and which of its memories counts."""
-        return ConfigRecord({**self._setup, "name": self._name, "counted": self._counted.get(task.device, -1)})
+    def _setup_for(self, device: int, files: Mapping[int, Any]) -> ConfigRecord:
+        """Return what a device gets besides its assignment: the experiment, the run's name, which memory counts."""
+        if device in files:  # a simulated device: its memory is in a folder of ours
+            place = {"memory": str(files[device].folder), "counted": files[device].counted}
+        else:
+            place = {"counted": self._counted.get(device, NOTHING_YET)}
+        return ConfigRecord({**self._setup, "name": self._name, **place})
 
     def _push(self, messages: list[Message]) -> list[str | None]:
-        """None for a message whose node is not there any more."""
+        """Send messages; return their ids, None for a message whose node is gone."""
         sent: list[str | None] = list(self._grid.push_messages(messages))
         if len(sent) != len(messages):
             raise NodesFailed("Flower did not take the messages: see its log")
@@ -265,36 +253,33 @@ class Nodes:
     def _pull(self, messages: Iterable[str]) -> list[Message]:
         return list(self._grid.pull_messages(list(messages)))
 
-    def mishaps(self) -> Mishaps:
-        """What went wrong since the last time, so that it stands in the record."""
-        found, self._mishaps = self._mishaps, Mishaps()
-        return found
+    def take_incidents(self) -> Incidents:
+        """Return what went wrong since the last call."""
+        incidents, self._incidents = self._incidents, Incidents()
+        return incidents
 
     def score(self, w: Vector) -> Scores:
-        """Which test examples weights `w` get right: the aggregator's own, in this process."""
-        return self._tests.scored(w)
+        """Evaluate weights on the aggregator's own test data, in this process."""
+        return self._test_set.score(w)
+
+    def close(self) -> None:
+        """Do nothing: the grid is closed by the code that opened it."""
 
     def memories(self) -> Iterable[tuple[int, Memory]]:
-        """What a checkpoint needs: simulated devices' memories. Real ones keep theirs: only what they are known by."""
-        if self._memory is None:
-            name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8)
-            counted = torch.tensor([self._counted.get(device, -1) for device in range(self._devices)])
-            return [(0, {NAME: name, COUNTED: counted})]
-        homes = {device: Home(self._memory / str(device), round) for device, round in sorted(self._counted.items())}
-        return [(device, memory) for device, home in homes.items() if (memory := home.recall())]
+        """Yield what a checkpoint needs: simulated devices' memories. Real devices keep theirs: only which count."""
+        if self._store is not None:
+            return self._store.memories()
+        name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8)
+        rounds = [self._counted.get(device, NOTHING_YET) for device in range(self._options.devices)]
+        return [(0, {ON_NODES: name, COUNTED: torch.tensor(rounds)})]
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
-        for device, memory in memories:
-            if (NAME in memory) != (self._memory is None):
-                there, here = ("here", "on nodes") if self._memory is None else ("on the nodes of a SuperLink", "here")
-                raise BadInput(f"backend: what this run's devices remember lies {there}, not {here}")
-            if self._memory is not None:
-                Home(self._memory / str(device), -1).remember(0, memory)
-                self._counted[device] = 0
-                continue
-            self._name = memory[NAME].numpy().tobytes().hex()
+        if self._store is not None:
+            self._store.restore(memories)
+            return
+        for _, memory in memories:
+            if ON_NODES not in memory:
+                raise BadInput("backend: the memories of this run's devices are here, not on nodes")
+            self._name = memory[ON_NODES].numpy().tobytes().hex()
             self._counted = {d: int(round) for d, round in enumerate(memory[COUNTED]) if round >= 0}
-
-    def close(self) -> None:
-        """Nothing is held."""

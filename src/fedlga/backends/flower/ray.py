@@ -10,53 +10,52 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..settings import BadInput
-from . import check_installed
+from fedlga.backends.flower.installed import check_installed
+from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
     from flwr.app import Message
+    from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
 
 
 class NodesFailed(BadInput):
-    """No node did what it was asked for."""
+    """The nodes cannot do their work; the message says why."""
 
 
-class Carrier(Protocol):
-    """What we need of Flower's Grid."""
+class MessageGrid(Protocol):
+    """The part of Flower's Grid that is used here."""
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes that are connected."""
+        """Return the nodes that are connected."""
         ...
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send; the messages' names."""
+        """Send messages; return their ids."""
         ...
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Answers to messages, as far as they are there."""
+        """Return the replies to messages that have arrived."""
         ...
 
 
 @contextlib.contextmanager
-def simulated_grid(nodes: int, workers: int) -> Generator[Carrier]:
-    """A grid of that many simulated nodes, on that many processes, for as long as the `with` lasts.
+def simulate_grid(nodes: int, workers: int, client: ClientApp) -> Generator[MessageGrid]:
+    """Start a grid of simulated nodes, on that many processes, for as long as the `with` lasts.
 
-    Flower runs a ServerApp and ends with it. Ours hands its grid over, and waits until nobody needs it any more.
+    Flower runs a ServerApp and stops when it returns. Ours passes its grid on, and waits until the `with` ends.
     """
     check_installed()
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what it will do one day
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns about a future change
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 has devices wait behind whatever else runs here
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray starts workers at 15: on a busy machine they starve
     from flwr.app import Context
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    from .device import app as client
-
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong comes back as an answer
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors come back as replies
     ready: SimpleQueue[Grid | None] = SimpleQueue()
-    over, failed = Event(), list[BaseException]()
+    over, errors = Event(), list[BaseException]()
     server = ServerApp()
 
     @server.main()
@@ -73,7 +72,7 @@ def simulated_grid(nodes: int, workers: int) -> Generator[Carrier]:
         try:
             run_simulation(server, client, num_supernodes=nodes, backend_config=config)
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
         ready.put(None)
 
     thread = Thread(target=simulate, name="flower-simulation", daemon=True)
@@ -81,18 +80,18 @@ def simulated_grid(nodes: int, workers: int) -> Generator[Carrier]:
     try:
         grid = ready.get()
         if grid is None:
-            raise NodesFailed(f"Flower's simulation did not start: {_reason(failed)}")
-        yield _Watched(grid, thread, failed)
+            raise NodesFailed(f"Flower's simulation did not start: {_reason(errors)}")
+        yield _WatchedGrid(grid, thread, errors)
     finally:
         over.set()
         thread.join()
 
 
-class _Watched:
-    """A grid that says so when its simulation has ended, where Flower's would wait for ever."""
+class _WatchedGrid:
+    """A grid that raises when its simulation has ended; Flower's own would wait forever."""
 
-    def __init__(self, grid: Grid, thread: Thread, failed: list[BaseException]) -> None:
-        self._grid, self._thread, self._failed = grid, thread, failed
+    def __init__(self, grid: Grid, thread: Thread, errors: list[BaseException]) -> None:
+        self._grid, self._thread, self._errors = grid, thread, errors
 
     def get_node_ids(self) -> Iterable[int]:
         self._check()
@@ -108,10 +107,11 @@ class _Watched:
 
     def _check(self) -> None:
         if not self._thread.is_alive():
-            raise NodesFailed(f"Flower's simulation ended: {_reason(self._failed)}")
+            raise NodesFailed(f"Flower's simulation ended: {_reason(self._errors)}")
 
 
-def _reason(failed: list[BaseException]) -> str:
-    error = failed[0] if failed else None
+def _reason(errors: list[BaseException]) -> str:
+    """Return why the simulation ended, in one line."""
+    error = errors[0] if errors else None
     cause = error.__cause__ if error is not None and error.__cause__ is not None else error
     return str(cause).strip().partition("\n")[0] or type(cause).__name__

@@ -1,88 +1,83 @@
 """A worker of the pool: reads one JSON message a line, works, answers with one. Vectors go through shared memory.
 
-Started as `python -m fedlga.backends.worker`, never by import: a user's script needs no main guard.
+Started as `python -m fedlga.backends.pool.worker`, not by multiprocessing: a user's script needs no main guard.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..evaluation import Exam
-from ..local import Devices
-from ..methods import make_method
-from ..models import make_model
-from ..settings import BadInput
-from ..tensors import keep_freed_memory
-from ..types import Task
-from .memories import recall, remember
-from .shared import Mapped
+from fedlga.backends.memory_store import MemoryFile
+from fedlga.backends.shared import SharedTensor
+from fedlga.core.method import Method
+from fedlga.core.process import keep_freed_memory
+from fedlga.core.registry import create
+from fedlga.core.settings import BadInput
+from fedlga.core.types import Assignment
+from fedlga.learning.evaluation import TestSet
+from fedlga.learning.models import make_model
+from fedlga.learning.training import Devices, TrainingOptions
 
 
 class Worker:
-    """The devices, the shared vectors, and what devices remember, as files."""
+    """The devices and the shared vectors; devices' memories are files."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
-        method = make_method(setup["method"], setup["options"])
-        images, labels = (Mapped(**setup[name]).open() for name in ("images", "labels"))
-        rows, ends = (Mapped(**setup[name]).open().numpy() for name in ("rows", "ends"))
-        starts = [0, *ends[:-1].tolist()]
+        named, data = setup["model"], {name: SharedTensor(**place).open() for name, place in setup["data"].items()}
+        method: Method = create("method", named["method"], named["settings"])
+        rows = data["rows"].numpy()
+        ends = [int(end) for end in data["ends"]]
         self._devices = Devices(
             method=method,
-            model=make_model(setup["model"], tuple(setup["shape"]), setup["classes"], setup["seed"]),
-            images=images,
-            labels=labels,
-            parts=[rows[start:end] for start, end in zip(starts, ends.tolist(), strict=True)],
-            batch_size=setup["batch_size"],
-            augment=setup["augment"],
-            resize=setup["resize"],
-            clip=setup["clip"],
-            fast=setup["fast"],
+            model=make_model(named["model"], tuple(named["shape"]), named["classes"], named["seed"]),
+            images=data["images"],
+            labels=data["labels"],
+            parts=[rows[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)],
+            options=TrainingOptions(**setup["options"]),
         )
-        if setup["fast"] and self._devices.kernel is None:
+        if self._devices.options.fast and self._devices.kernel is None:
             raise BadInput("fast: got true, and a worker cannot load the compiled code; it takes false here")
-        tests = (Mapped(**setup[name]).open() for name in ("test_images", "test_labels"))
-        self._tests = Exam(self._devices.model, *tests, resize=setup["resize"])
-        self._right = Mapped(**setup["right"]).open()
-        self._uploads = method.uploads
-        self._sent = {name: Mapped(**mapped).open() for name, mapped in setup["sent"].items()}
-        self._replies = Mapped(**setup["replies"]).open()
+        resize = self._devices.options.resize
+        self._test_set = TestSet(self._devices.model, data["test_images"], data["test_labels"], resize)
+        self._right = SharedTensor(**setup["right"]).open()
+        self._sent = {name: SharedTensor(**place).open() for name, place in setup["sent"].items()}
+        self._replies = SharedTensor(**setup["replies"]).open()
 
-    def work(self, message: dict[str, Any]) -> dict[str, Any]:
-        """One task: the numbers come in the message, the vectors stand in shared memory."""
-        slot, shared, home = message.pop("slot"), message.pop("shared"), Path(message.pop("home"))
-        task = Task(**message, w=self._sent["w"], shared={name: self._sent[name] for name in shared})
-        before = recall(home, task.device)
-        update, memory = self._devices.work(task, before)
-        if memory or before:  # to forget is to remember nothing
-            remember(home, task.device, memory)
-        vectors = [update.delta, *(update.extra[name] for name in self._uploads)]
+    def perform(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one assignment: its numbers are in the message, its vectors in shared memory."""
+        broadcast = {name: self._sent[name] for name in message["broadcast"]}
+        assignment = Assignment(**message["assignment"], w=self._sent["w"], broadcast=broadcast)
+        file = MemoryFile.from_plain(message["memory"])
+        before = file.read()
+        update, memory = self._devices.perform(assignment, before)
+        if memory or before:  # an empty memory is stored too: it means the device forgot
+            file.write(assignment.round, memory)
+        vectors = [update.delta, *(update.uploads[name] for name in self._devices.method.uploads)]
         vectors += [update.truth] if update.truth is not None else []
         for row, vector in enumerate(vectors):
-            self._replies[slot, row, : len(vector)].copy_(vector)
-        numbers = {f.name: getattr(update, f.name) for f in dataclasses.fields(update)}
-        return {**numbers, "delta": None, "extra": None, "truth": update.truth is not None}
+            self._replies[message["slot"], row, : len(vector)].copy_(vector)
+        return {"update": update.numbers(), "truth": update.truth is not None}
 
     def score(self, start: int, end: int) -> list[float]:
-        """Losses of the weights that were sent, on some test data; which were right goes to shared memory."""
-        self._right[start:end], losses = self._tests.scored(self._sent["w"], start, end)
-        return losses
+        """Return the losses of the weights that were sent, on some test data; what was right goes to shared memory."""
+        scores = self._test_set.score(self._sent["w"], start, end)
+        self._right[start:end] = scores.right
+        return scores.losses
 
 
 def main() -> None:
-    """Answer messages until the pool ends us."""
+    """Answer messages until the pool kills this process."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a model prints must not stand among the answers
+    os.dup2(2, 1)  # what a model prints must not come between the answers
     worker, folders = None, list[str]()
     for line in sys.stdin:
         message = json.loads(line)
@@ -93,11 +88,11 @@ def main() -> None:
                 worker = Worker(message["setup"])
                 answer: dict[str, Any] = {"ready": True}
             elif worker is None:
-                raise AssertionError("a task before the set-up")
+                raise AssertionError("an assignment before the set-up")
             elif "score" in message:
                 answer = {"losses": worker.score(*message["score"])}
             else:
-                answer = {"update": worker.work(message["task"])}
+                answer = worker.perform(message)
         except BadInput as error:
             answer = {"bad": str(error)}
         except Exception:
@@ -107,7 +102,7 @@ def main() -> None:
             answers.flush()
         except BrokenPipeError:
             break
-    # The pipe closed without our being ended: whoever started us is gone, and cannot tidy up after himself.
+    # The pipe was closed, but this process was not killed: its parent is gone and cannot remove its files.
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,0 +1,1 @@
+"""Devices as Flower nodes, and strategies for other people's Flower apps."""

@@ -1,0 +1,1 @@
+"""Devices in a pool of processes."""
