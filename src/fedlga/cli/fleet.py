@@ -1,4 +1,4 @@
-"""The commands for a fleet of one's own, through Flower."""
+"""fedlga fleet: a fleet of your own, through Flower."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ from pathlib import Path
 
 import click
 
-from .settings import BadInput
+from fedlga.core.settings import BadInput
 
 
 @click.group()
 def fleet() -> None:
-    """Set up real devices: certificates, keys, commands, an app; try it all here."""
+    """Set up real devices: certificates, keys, scripts, an app; try all of it on this machine."""
 
 
 @fleet.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.option("--nodes", default=5, show_default=True, help="Devices, each with a key pair of its own.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Name or address nodes reach the SuperLink by.")
-@click.option("--port", default=9443, show_default=True, help="The SuperLink's; a trial's nodes take those after it.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Name or address of the SuperLink for its nodes.")
+@click.option(
+    "--port", default=9443, show_default=True, help="The SuperLink's port; a trial also uses the ports after it."
+)
 def init(folder: Path, nodes: int, host: str, port: int) -> None:
     """Write a deployment into DIR: see its README.md."""
-    from .flower import check_installed
+    from fedlga.backends.flower.installed import check_installed
 
     check_installed()
-    from .flower.deployment import init as write
+    from fedlga.backends.flower.deployment import init as write_deployment
 
-    for path in write(folder, nodes=nodes, host=host, port=port):
+    for path in write_deployment(folder, nodes=nodes, host=host, port=port):
         click.echo(f"written: {path}{'/' if path.is_dir() else ''}")
     click.echo(f"try it here: fedlga fleet up {folder} --nodes {nodes}")
 
 
 @fleet.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
-@click.option("--nodes", default=5, show_default=True, help="How many of its devices to start.")
-@click.option("--seconds-per-step", "paces", default="", metavar="S,S,...", help="Slow devices down: one for each.")
+@click.option("--nodes", default=5, show_default=True, help="Number of devices to start.")
+@click.option(
+    "--seconds-per-step", "paces", default="", metavar="S,S,...", help="Slow nodes: the seconds of a step, at least."
+)
 def up(folder: Path, nodes: int, paces: str) -> None:
-    """Start SuperLink and nodes on loopback, with TLS and node authentication."""
-    from .flower import check_installed
+    """Start the SuperLink and nodes on loopback, with TLS and node authentication."""
+    from fedlga.backends.flower.installed import check_installed
 
     check_installed()
-    from .flower.trial import Trial
+    from fedlga.backends.flower.trial import Trial
 
     try:
         seconds = [float(pace) for pace in paces.split(",")] if paces else []
@@ -58,9 +62,9 @@ def up(folder: Path, nodes: int, paces: str) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 def down(folder: Path) -> None:
     """Stop what `fleet up` started in DIR, and nothing else."""
-    from .flower.trial import Trial
+    from fedlga.backends.flower.trial import Trial
 
     trial = Trial(folder.resolve())
-    assert trial.settings  # or it is no fleet
+    assert trial.settings  # raises if it is not a fleet
     stopped = trial.down()
     click.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")

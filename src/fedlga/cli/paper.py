@@ -1,4 +1,4 @@
-"""The commands that make results: the paper's items, and reports."""
+"""fedlga paper: the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from pathlib import Path
 
 import click
 
-from .settings import BadInput
+from fedlga.cli.interrupts import Interrupts
+from fedlga.core.settings import BadInput
 
 
 @click.command()
 @click.argument("item", required=False)
-@click.option("--list", "listed", is_flag=True, help="The items: what each shows, and what the paper says.")
+@click.option("--list", "show_list", is_flag=True, help="List the items: what each shows, and what the paper says.")
 @click.option("--dataset", default="fashion-mnist", show_default=True, metavar="D", help="Or cifar-10, cifar-100.")
-@click.option("--seeds", "seed_text", metavar="S", help="Such as 0-4, which is the default; with --quick: 0-1.")
+@click.option("--seeds", "seed_text", metavar="S", help="Seeds, such as 0-4 or 0,3,7. Default: 0-4; with --quick: 0-1.")
 @click.option("--small", is_flag=True, help="CIFAR: a smaller setting than the paper's, an hour or so on two cores.")
-@click.option("--quick", is_flag=True, help="A try of everything, in minutes; too short to judge by.")
+@click.option("--quick", is_flag=True, help="Try everything, in minutes; the runs are too short to draw conclusions.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("paper"), show_default=True)
 @click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache.")
 def paper(
     item: str | None,
-    listed: bool,
+    show_list: bool,
     dataset: str,
     seed_text: str | None,
     small: bool,
@@ -31,94 +32,79 @@ def paper(
 ) -> int:
     """Make a table and figure of the paper: ITEM is one of --list, or all.
 
-    Runs what is missing, goes on with what was interrupted. OUT/ITEM/ then holds the figure (.svg, .png, .pdf), the
+    Runs what is missing, and continues what was interrupted. OUT/ITEM/ then holds the figure (.svg, .png, .pdf), the
     table with the paper's numbers beside ours and whether its claims hold here (.md), and every run (.csv).
     """
-    from .paper import ITEMS
+    from fedlga.paper.items import ITEMS
 
-    if listed or item is None:
+    if show_list or item is None:
         for entry in ITEMS.values():
-            click.echo(f"{entry.name:<9} {entry.title}\n{'':<9}   {entry.says}")
+            click.echo(f"{entry.name:<9} {entry.title}\n{'':<9}   {'ours: ' if entry.ours else ''}{entry.says}")
         click.echo("all       all of them, the least work first")
-        return 0 if listed else 2
+        return 0 if show_list else 2
 
-    from .backends.pool import Workers
-    from .cli import Interrupts
-    from .display import Display, outcome
-    from .experiment import seeds
-    from .paper import begun_otherwise, missing, performed, setting, summary_of, works, write
-    from .simulation import check, load_data, worker_count
+    from fedlga.backends.pool.workers import Workers
+    from fedlga.cli.terminal import Display, describe_outcome
+    from fedlga.core.process import keep_freed_memory
+    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.records import read_summary
+    from fedlga.experiments.simulation import check_fit, load_data, worker_count
+    from fedlga.paper.page import write_item
+    from fedlga.paper.runs import check_same_experiments, find_missing, perform, plan_items
+    from fedlga.paper.settings import make_setting
 
+    keep_freed_memory()
     if small and dataset not in ("cifar-10", "cifar-100"):
         raise BadInput(f"--small: got it with {dataset}; it is for cifar-10 and cifar-100")
-    chosen = setting(dataset, small=small, quick=quick)
-    numbers = seeds(seed_text or ("0-1" if quick else "0-4"))
-    todo = works([item], chosen, numbers, out)
-    runs = missing(todo)
-    folders = {folder for work in todo for _, folder in work.all()}
-    begun_otherwise([run for work in todo for run in work.all()])
+    setting = make_setting(dataset, small=small, quick=quick)
+    seeds = parse_seeds(seed_text or ("0-1" if quick else "0-4"))
+    items = plan_items([item], setting, seeds, out)
+    missing = find_missing(items)
+    folders = {folder for runs in items for _, folder in runs.all()}
+    check_same_experiments([run for runs in items for run in runs.all()])
     command = " ".join(["fedlga", *sys.argv[1:]])
-    workers = Workers(worker_count(chosen.base)) if runs and chosen.base.backend == "pool" else None
-    whole = True
+    workers = Workers(worker_count(setting.base)) if missing and setting.base.backend == "pool" else None
+    complete = True
     try:
         with Display() as display, Interrupts(display.say) as interrupts:
-            done = len(folders) - len(runs)
-            display.say(f"{chosen.name}: {chosen.note}")
-            display.say(f"{len(runs)} runs to do" + (f", {done} done before" if done else "") + f", into {out}")
-            data = load_data(chosen.base, data_dir, display.fetching) if runs else None
+            done = len(folders) - len(missing)
+            display.say(f"{setting.name}: {setting.note}")
+            display.say(f"{len(missing)} runs to do" + (f", {done} done before" if done else "") + f", into {out}")
+            data = load_data(setting.base, data_dir, display.show_fetch) if missing else None
             if data is not None:
-                check(chosen.base, data)
-                display.begin(sum(e.rounds for e, _ in runs))
+                check_fit(setting.base, data)
+                display.begin(sum(e.rounds for e, _ in missing))
             before = 0
-            for work in todo:
-                mine = missing([work])
-                for step in performed(mine, data, workers):
-                    e, folder = mine[step.number - 1]
+            for runs in items:
+                own = find_missing([runs])
+                for step in perform(own, data, workers):
+                    e, folder = own[step.number - 1]
                     if step.record is not None:
-                        display.round(step.record, before + step.record.round)
+                        display.show_round(step.record, before + step.record.round)
                     else:
                         before += e.rounds
-                        display.say(f"{work.item.name}: {_where(folder, out)}: {outcome(summary_of(folder))}")
+                        display.say(
+                            f"{runs.item.name}: {_locate(folder, out)}: {describe_outcome(read_summary(folder))}"
+                        )
                     if interrupts.between_rounds():
-                        whole = False
+                        complete = False
                         break
-                if not whole:
+                if not complete:
                     break
-                write(work, command)
-                display.say(f"written: {out / work.item.name}/{chosen.name}.md .csv .svg .png .pdf")
+                write_item(runs, command)
+                display.say(f"written: {out / runs.item.name}/{setting.name}.md .csv .svg .png .pdf")
     except KeyboardInterrupt:
-        whole = False
+        complete = False
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(error.filename or out)!r} ({error.strerror})") from error
     finally:
         if workers is not None:
             workers.close()
-    if not whole:
-        click.echo("stopped; the same command goes on from here")
-    return 0 if whole else 1
+    if not complete:
+        click.echo("stopped; the same command continues from here")
+    return 0 if complete else 1
 
 
-def _where(folder: Path, out: Path) -> str:
-    """A run by its place: point, method and seed."""
+def _locate(folder: Path, out: Path) -> str:
+    """Return which run a folder is: point, method and seed."""
     return " ".join(folder.relative_to(out / "runs").parts[1:])
-
-
-@click.command()
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Default: report.html in the first DIR.")
-def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """One HTML page about a run, a comparison, or several: everything in one file, to look at or to send."""
-    from .report import collected, page
-    from .runs import write_atomically
-
-    groups = collected(folders)
-    file = out or folders[0] / "report.html"
-    if file.is_dir():
-        raise BadInput(f"--out: {str(file)!r} is a folder; it takes a file")
-    text = page(groups)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text)
-    except OSError as error:
-        raise BadInput(f"--out: cannot write {str(file)!r} ({error.strerror})") from error
-    click.echo(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB), {sum(len(g.runs) for g in groups)} runs")

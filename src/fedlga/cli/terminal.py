@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: live progress, and small tables at the end."""
+"""What the terminal shows: live progress, and small tables at the end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .experiment import Experiment
-from .types import Record
+from fedlga.core.types import Record
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.measures import MEASURES, Measure
 
-PLAIN_SECONDS = 5.0  # between lines when nobody watches live
+PLAIN_SECONDS = 5.0  # between lines if the output is not a terminal
 NAMES_SHOWN = 3
 
 
 class Display:
-    """A live line on a terminal; a plain one now and then in a file or a pipe. Use as a context manager."""
+    """A live line on a terminal; a plain line every few seconds in a file or a pipe. Use as a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -26,7 +27,7 @@ class Display:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
             console=self.console,
@@ -35,7 +36,7 @@ class Display:
         self._task: TaskID | None = None
         self._fetching: TaskID | None = None
         self._total = 0
-        self._said = 0.0
+        self._printed = 0.0
 
     def __enter__(self) -> Display:
         if self._live:
@@ -49,74 +50,67 @@ class Display:
     def begin(self, total: int, done: int = 0, title: str = "round") -> None:
         """Start counting `total` rounds, of which some may be done."""
         self._total, self._title, self._started, self._from = total, title, time.monotonic(), done
-        self._task = self._progress.add_task(f"{title} {done}/{total}", total=total, completed=done, said="starting")
+        self._task = self._progress.add_task(f"{title} {done}/{total}", total=total, completed=done, text="starting")
 
-    def round(self, record: Record, count: int | None = None) -> None:
-        """One more round is done."""
+    def show_round(self, record: Record, count: int | None = None) -> None:
+        """Show that one more round is done."""
         count = record.round if count is None else count
         if self._fetching is not None:
             self._progress.remove_task(self._fetching)
             self._fetching = None
         if self._live and self._task is not None:
-            text = f"{self._title} {count}/{self._total}"
-            self._progress.update(self._task, completed=count, description=text, said=said(record))
-        elif time.monotonic() - self._said > PLAIN_SECONDS or count == self._total:
-            self._said = time.monotonic()
-            each = (self._said - self._started) / max(count - self._from, 1)
+            title = f"{self._title} {count}/{self._total}"
+            self._progress.update(self._task, completed=count, description=title, text=describe_round(record))
+        elif time.monotonic() - self._printed > PLAIN_SECONDS or count == self._total:
+            self._printed = time.monotonic()
+            each = (self._printed - self._started) / max(count - self._from, 1)
             left = f"{each * (self._total - count):.0f} s left"
-            self.console.print(f"{self._title} {count}/{self._total}  {said(record)}  {left}", soft_wrap=True)
+            self.console.print(f"{self._title} {count}/{self._total}  {describe_round(record)}  {left}", soft_wrap=True)
 
-    def fetching(self, what: str, done: int, total: int | None) -> None:
-        """Bytes are coming in."""
+    def show_fetch(self, what: str, done: int, total: int | None) -> None:
+        """Show the progress of a download."""
         so_far = f"{done / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else "") if done else ""
         if self._live:
             if self._fetching is None:
-                self._fetching = self._progress.add_task("fetching", said="")
+                self._fetching = self._progress.add_task("fetching", text="")
             self._progress.update(
-                self._fetching, description=f"fetching {what}", total=total, completed=done, said=so_far
+                self._fetching, description=f"fetching {what}", total=total, completed=done, text=so_far
             )
-        elif time.monotonic() - self._said > PLAIN_SECONDS:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._printed > PLAIN_SECONDS:
+            self._printed = time.monotonic()
             self.console.print(f"fetching {what} {so_far}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def said(record: Record) -> str:
-    """A round in few words: accuracy, loss, who was slow."""
+def describe_round(record: Record) -> str:
+    """Return a round in few words: accuracy, loss, who was slow."""
     accuracy = f"accuracy {record.accuracy:.1%}" if record.accuracy is not None else ""
     loss = f"loss {record.loss:.3f}" if record.loss is not None else ""
     slow = record.slow
     names = " ".join(str(d) for d in slow[:NAMES_SHOWN]) + (
         f" +{len(slow) - NAMES_SHOWN}" if len(slow) > NAMES_SHOWN else ""
     )
-    return "  ".join(part for part in (accuracy, loss, f"slow {names}" if slow else "nobody slow") if part)
+    return "  ".join(part for part in (accuracy, loss, f"slow {names}" if slow else "no device slow") if part)
 
 
-def headline(e: Experiment) -> str:
-    """An experiment in one line."""
-    fleets = {
-        "paper": f"{e.rho:.0%} slow",
-        "equal": "equally fast",
-        "speeds": f"deadline {e.deadline or 0:g} s",
-        "trace": f"as in {e.trace}",
-        "real": f"deadline {e.resolved().deadline:g} real seconds",
-    }
-    who = f"{e.cohort} of {e.devices} devices a round, {fleets[e.fleet]}"
+def describe_experiment(e: Experiment) -> str:
+    """Return an experiment in one line."""
+    who = f"{e.cohort} of {e.devices} devices a round, {e.describe_fleet()}"
     return f"{e.method} ({e.policy}), {e.dataset}, seed {e.seed}: {who}"
 
 
-def run_table(summary: Mapping[str, Any]) -> Table:
-    """The end of a run."""
+def make_run_table(summary: Mapping[str, Any]) -> Table:
+    """Return the end of a run."""
     s = summary
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     reached = s["rounds_to_target"]
     rows = {
         "rounds": f"{s['rounds']}" + ("" if s["finished"] else " (stopped early)"),
-        "best accuracy": _percent(s["best_accuracy"]),
-        "final accuracy": _percent(s["final_accuracy"]),
+        "best accuracy": _format_percent(s["best_accuracy"]),
+        "final accuracy": _format_percent(s["final_accuracy"]),
         f"to {s['target']:.0%}": "not reached"
         if reached is None
         else f"{reached} rounds, {s['seconds_to_target']:.1f} s, {s['simulated_seconds_to_target']:.0f} simulated s",
@@ -132,62 +126,53 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def outcome(summary: Mapping[str, Any]) -> str:
-    """A run's end in a few words."""
-    best = f"best {_percent(summary['best_accuracy'])}"
+def describe_outcome(summary: Mapping[str, Any]) -> str:
+    """Return a run's end in a few words."""
+    best = f"best {_format_percent(summary['best_accuracy'])}"
     if summary["diverged"]:
         return f"diverged in round {summary['rounds']}, {best}"
     reached = summary["rounds_to_target"]
     return f"{summary['target']:.0%} " + ("never" if reached is None else f"after {reached} rounds") + f", {best}"
 
 
-def comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
-    """Mean and spread over paired seeds, within 80 columns."""
+def make_comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
+    """Return mean and spread over paired seeds, within 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("method", no_wrap=True)
     table.add_column("stragglers", no_wrap=True)
-    for name in (f"rounds to {target:.0%}", "reached", "v first", "best", "seconds", "simulated s"):
-        table.add_column(name, justify="right")
+    measures = [m for m in MEASURES if m.table == "target"]
+    titles = [f"rounds to {target:.0%}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
+    for title in titles:
+        table.add_column(title, justify="right")
     for row in rows:
         table.add_row(
             row["method"],
             row["stragglers"],
-            _spread(row, "rounds_to_target", ".0f", sd=".0f"),
+            _format_spread(row, measures[0]),
             f"{row['reached']}/{row['seeds']}",
             "" if row["rounds_more"] is None else f"{row['rounds_more']:+.1f}",
-            _spread(row, "best_accuracy", ".1%", sd=".1%"),
-            _spread(row, "seconds_to_target", ".1f", sd=".1f"),
-            _spread(row, "simulated_seconds_to_target", ".0f", sd=".0f"),
+            *(_format_spread(row, m) for m in measures[1:]),
         )
     return table
 
 
-def end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
-    """Where runs ended, for whom: only where some devices are always slow, or updates were audited."""
-    shown = {
-        "accuracy": "last_accuracy",
-        "slow": "last_accuracy_slow",
-        "worst": "last_accuracy_worst",
-        "simulated s": "simulated_seconds",
-        "error": "approximation_error",
-    }
-    shown = {title: name for title, name in shown.items() if any(row[name] is not None for row in rows)}
-    if not {"last_accuracy_slow", "approximation_error"} & set(shown.values()):
+def make_end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Return how runs ended, for whom; None unless some devices are always slow, or updates were audited."""
+    measures = [m for m in MEASURES if m.table == "end" and any(row[m.name] is not None for row in rows)]
+    if not {"last_accuracy_slow", "approximation_error"} & {m.name for m in measures}:
         return None
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("at the end", no_wrap=True)
     table.add_column("stragglers", no_wrap=True)
-    for title in shown:
-        table.add_column(title, justify="right")
+    for m in measures:
+        table.add_column(m.short or m.title, justify="right")
     for row in rows:
-        forms = [".0f" if "second" in name else ".2f" if "approx" in name else ".1%" for name in shown.values()]
-        cells = [_spread(row, name, form, sd=form) for name, form in zip(shown.values(), forms, strict=True)]
-        table.add_row(row["method"], row["stragglers"], *cells)
+        table.add_row(row["method"], row["stragglers"], *(_format_spread(row, m) for m in measures))
     return table
 
 
-def audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The audit over regimes, within 80 columns."""
+def make_audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the audit over regimes, within 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("one unit, eta_l", no_wrap=True)
     names = ("printed", "linear", "growth", "trusted", "best", "trusted_mean")
@@ -198,12 +183,13 @@ def audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "none" if value is None else f"{value:.2%}"
 
 
-def _spread(row: Mapping[str, Any], measure: str, form: str, sd: str) -> str:
-    if row[measure] is None:
-        return "never" if measure.endswith("_to_target") and row["seeds"] else "-"
-    spread = row[f"{measure}_sd"]
-    return f"{row[measure]:{form}}" + ("" if spread is None else f" ±{spread:{sd}}")
+def _format_spread(row: Mapping[str, Any], measure: Measure) -> str:
+    """Return a mean and its standard deviation over the seeds."""
+    mean, deviation = row[measure.name], row[f"{measure.name}_sd"]
+    if mean is None:
+        return "never" if measure.table == "target" and row["seeds"] else "-"
+    return measure.text(mean) + ("" if deviation is None else f" ±{measure.text(deviation)}")

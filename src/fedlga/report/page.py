@@ -1,7 +1,7 @@
-"""One HTML page about runs: everything in one file, nothing fetched, to look at or to send.
+"""One HTML page about runs: everything in one file, nothing is fetched.
 
-The figures are matplotlib's, drawn as SVG into the page; the page gives them its own ink, so that they follow light
-and dark. Every figure has a text that says what it shows.
+The figures are matplotlib's, as SVG inside the page; their lines take the page's text colour, so that they follow light
+and dark mode. Every figure has a text that says what it shows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,25 @@ from typing import Any
 
 import numpy as np
 
-from .evidence import Estimate
-from .experiment import Experiment
-from .figures import METHOD_COLOURS, METHOD_DASHES, METHOD_NAMES, banded, look, over, pyplot, tails, within
-from .runs import Run, made_with, partition_of, read
-from .settings import BadInput
+from fedlga.core.settings import BadInput
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.measures import MEASURES, Measure
+from fedlga.experiments.records import EXPERIMENT, Run, read_partition, read_run, read_versions
+from fedlga.experiments.statistics import Estimate
+from fedlga.report.figures import (
+    Style,
+    collect_curve,
+    draw_remaining_seeds,
+    draw_with_interval,
+    fit_to_lines,
+    load_pyplot,
+    method_style,
+    policy_style,
+)
+from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, METHOD_NAMES
 
 AXES = {"rounds": "rounds", "seconds": "seconds on this machine", "simulated_seconds": "simulated seconds"}
-INK = "#010203"  # what is drawn in this colour is drawn in the page's ink
+INK = "#010203"  # replaced by the page's text colour
 FAINT = "#010204"
 NOT_ASKED, NOTHING, DROPPED, KEPT, COMPLETED, FINISHED = range(6)
 STATES = {
@@ -49,29 +60,29 @@ class Group:
 
     @property
     def experiment(self) -> Experiment:
-        """Theirs, the first seed's."""
+        """The experiment of the first seed."""
         return self.runs[0].experiment
 
     @property
     def unfinished(self) -> int:
-        """Runs that are not over."""
+        """The number of runs that are not over."""
         return sum(not run.summary["finished"] for run in self.runs)
 
     def estimate(self, measure: str) -> Estimate:
-        """A measure over the seeds."""
+        """Return the mean of a measure over the seeds."""
         return Estimate.of([run.summary.get(measure) for run in self.runs])
 
 
-def collected(folders: Sequence[Path]) -> list[Group]:
-    """The runs in these folders, however deep, put together by experiment."""
+def collect_runs(folders: Sequence[Path]) -> list[Group]:
+    """Return the runs in these folders and below, grouped by experiment."""
     runs: dict[Path, Run] = {}
     for folder in folders:
         if not folder.is_dir():
             raise BadInput(f"DIR: {str(folder)!r} is no folder; it takes those of runs or comparisons")
-        files = [folder / "experiment.toml"] if (folder / "experiment.toml").exists() else _below(folder)
-        found = [read(file.parent) for file in files]
-        runs |= {run.folder.resolve(): run for run in found if run.records}
-        if not any(run.records for run in found):
+        here = (folder / EXPERIMENT).exists()
+        read = [read_run(run_folder) for run_folder in ([folder] if here else _find_run_folders(folder))]
+        runs |= {run.folder.resolve(): run for run in read if run.records}
+        if not any(run.records for run in read):
             raise BadInput(f"DIR: {str(folder)!r} holds no run with a finished round")
     together: dict[str, list[Run]] = {}
     for run in runs.values():
@@ -79,37 +90,47 @@ def collected(folders: Sequence[Path]) -> list[Group]:
         same = next((i for i, other in enumerate(members) if other.experiment.seed == run.experiment.seed), None)
         if same is None:
             members.append(run)
-        elif len(run.records) > len(members[same].records):  # the same run again is no evidence: the longer one counts
+        elif len(run.records) > len(members[same].records):  # the same run twice counts once: the longer one
             members[same] = run
     labels = _labels([members[0].experiment.resolved() for members in together.values()])
     return [Group(label, members) for label, members in zip(labels, together.values(), strict=True)]
 
 
-def _below(folder: Path) -> list[Path]:
-    """Every run's experiment. Runs may be going on: os.walk bears folders that vanish, and rglob does not."""
-    return sorted(Path(there) / "experiment.toml" for there, _, files in os.walk(folder) if "experiment.toml" in files)
+def _find_run_folders(folder: Path) -> list[Path]:
+    """Return all run folders below one. Runs may be going on: os.walk tolerates folders that vanish, rglob does not."""
+    return sorted(Path(path) for path, _, files in os.walk(folder) if EXPERIMENT in files)
 
 
 def _labels(experiments: Sequence[Experiment]) -> list[str]:
-    """Method and policy, and whatever else they differ in."""
-    plain = [{k: v for k, v in e.as_dict().items() if not isinstance(v, dict)} for e in experiments]
-    for e, values in zip(experiments, plain, strict=True):  # and the settings of methods and policies
-        values |= {f"{who}.{name}": value for who, own in e.options.items() for name, value in own.items()}
-    names = {name for values in plain for name in values} - {"seed", "method", "stragglers"}
-    differ = sorted(name for name in names if len({repr(v[name]) for v in plain if name in v}) > 1)
+    """Return method and policy of each, and the settings in which they differ."""
+    settings = [_flatten(e) for e in experiments]
+    names = {name for values in settings for name in values} - {"seed", "method", "stragglers"}
+    differ = sorted(name for name in names if len({repr(v[name]) for v in settings if name in v}) > 1)
     return [
         ", ".join([f"{_name(e.method)} ({e.policy})", *(f"{name} {v[name]}" for name in differ if name in v)])
-        for e, v in zip(experiments, plain, strict=True)
+        for e, v in zip(experiments, settings, strict=True)
     ]
+
+
+def _flatten(e: Experiment) -> dict[str, Any]:
+    """Return all settings in one dict; those of the method and policy with their owner's name."""
+    own = {name: value for name, value in e.as_dict().items() if name != "options"}
+    by_name = {e.method, e.policy}
+    options = {
+        f"{owner}.{name}" if owner in by_name else name: value
+        for owner, values in e.options.items()
+        for name, value in values.items()
+    }
+    return options | own
 
 
 def _name(method: str) -> str:
     return METHOD_NAMES.get(method, method)
 
 
-def page(groups: Sequence[Group]) -> str:
-    """The page."""
-    template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+def make_page(groups: Sequence[Group]) -> str:
+    """Return the page."""
+    template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     first = groups[0].experiment
     slow = "".join(_who_was_slow(group) for group in groups)
     slow = f'<section><h2>Who was slow, and what became of it</h2><div class="grid">{slow}</div></section>'
@@ -117,7 +138,7 @@ def page(groups: Sequence[Group]) -> str:
     details = "".join(_experiment(group) for group in groups)
     return template.substitute(
         title=html.escape(f"{first.dataset}: {', '.join(group.label for group in groups)}"),
-        headline=html.escape(headline(groups)),
+        headline=html.escape(make_headline(groups)),
         intro=html.escape(_intro(groups)),
         body="\n".join(part for part in parts if part),
         details=details,
@@ -125,20 +146,20 @@ def page(groups: Sequence[Group]) -> str:
     )
 
 
-def headline(groups: Sequence[Group]) -> str:
-    """What happened, in a sentence."""
+def make_headline(groups: Sequence[Group]) -> str:
+    """Return what happened, in a sentence."""
     target = groups[0].experiment.target
-    over = not any(g.unfinished for g in groups)
+    all_over = not any(g.unfinished for g in groups)
     seeds = {tuple(sorted(run.experiment.seed for run in g.runs)) for g in groups}
-    if _target(groups) is None or not over or len(seeds) > 1:  # nothing that could be compared
-        return "; ".join(_told(group) for group in groups) + "."
+    if _target(groups) is None or not all_over or len(seeds) > 1:  # they cannot be compared
+        return "; ".join(_describe(group) for group in groups) + "."
     if len(groups) == 1:
-        return _told(groups[0]) + "."
+        return _describe(groups[0]) + "."
     reached = [g for g in groups if g.estimate("rounds_to_target").mean is not None]
     if not reached:
         best = max(groups, key=lambda g: g.estimate("best_accuracy").mean or 0.0)
         accuracy = best.estimate("best_accuracy").mean or 0.0
-        return f"Nobody reached {target:.0%} on every seed; {best.label} came closest, with {accuracy:.1%}."
+        return f"None reached {target:.0%} on every seed; {best.label} came closest, with {accuracy:.1%}."
     by_rounds = min(reached, key=lambda g: g.estimate("rounds_to_target").mean or 0.0)
     by_time = min(reached, key=lambda g: g.estimate("simulated_seconds_to_target").mean or 0.0)
     rounds = by_rounds.estimate("rounds_to_target").text()
@@ -150,36 +171,30 @@ def headline(groups: Sequence[Group]) -> str:
 
 
 def _target(groups: Sequence[Group]) -> float | None:
-    """What all of them were to reach, if that is one thing."""
+    """Return the target, if it is the same for all."""
     target = groups[0].experiment.target
     return target if len({(g.experiment.dataset, g.experiment.target) for g in groups}) == 1 else None
 
 
-def _told(group: Group) -> str:
-    seen, target = group.estimate("rounds_to_target"), group.experiment.target
+def _describe(group: Group) -> str:
+    rounds, target = group.estimate("rounds_to_target"), group.experiment.target
     best = group.estimate("best_accuracy")
     accuracy = "" if best.mean is None else f"; best accuracy {best.text('.1%')}"
     if group.unfinished:
         return f"{group.label} is not over: {group.unfinished} of {len(group.runs)} runs stopped early{accuracy}"
-    if seen.mean is None:
-        of = f" on {seen.censored} of {seen.count} seeds" if seen.count > 1 else ""
+    if rounds.mean is None:
+        of = f" on {rounds.censored} of {rounds.count} seeds" if rounds.count > 1 else ""
         return f"{group.label} did not reach {target:.0%}{of}{accuracy}"
     seconds = group.estimate("simulated_seconds_to_target").text()
-    return f"{group.label} reached {target:.0%} after {seen.text()} rounds and {seconds} simulated seconds{accuracy}"
+    return f"{group.label} reached {target:.0%} after {rounds.text()} rounds and {seconds} simulated seconds{accuracy}"
 
 
 def _intro(groups: Sequence[Group]) -> str:
     e, seeds = groups[0].experiment, max(len(group.runs) for group in groups)
-    slow = {
-        "paper": f"{e.rho:.0%} of them slow",
-        "equal": "equally fast",
-        "speeds": "of unequal speeds",
-        "real": "real ones",
-    }
     each = len({len(group.runs) for group in groups}) == 1
     many = f"{seeds} seeds each" if seeds > 1 and each else f"up to {seeds} seeds" if seeds > 1 else "one seed"
     return (
-        f"{e.dataset} on {e.devices} devices, {e.cohort} a round, {slow.get(e.fleet, 'as in a trace')}; "
+        f"{e.dataset} on {e.devices} devices, {e.cohort} a round, {e.describe_fleet()}; "
         f"model {e.model}; {sum(len(group.runs) for group in groups)} runs, {many}."
     )
 
@@ -188,8 +203,8 @@ def _intro(groups: Sequence[Group]) -> str:
 
 
 def _svg(draw: Callable[[Any], None], text: str, height: float = 2.6, width: float = 4.4) -> str:
-    """A figure in the page's ink, with a text for those who cannot see it."""
-    plt = pyplot()
+    """Return a figure in the page's text colour, with a text for those who cannot see it."""
+    plt = load_pyplot()
     style = {"font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "fedlga", "text.color": INK, "legend.fontsize": 7}
     style |= {"axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
     with plt.rc_context(style):
@@ -204,14 +219,14 @@ def _svg(draw: Callable[[Any], None], text: str, height: float = 2.6, width: flo
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
     drawn = drawn.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
     label = html.escape(text, quote=True)
-    # Several figures in a page: the names inside one must not meet those of another.
+    # Several figures in a page: their ids must differ.
     own = f"f{zlib.crc32(text.encode()):08x}-"
-    drawn = re.sub(r'(id="|url\(#|href="#)', lambda found: found[1] + own, drawn)
+    drawn = re.sub(r'(id="|url\(#|href="#)', lambda match: match[1] + own, drawn)
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
 
-def _style(groups: Sequence[Group], group: Group) -> tuple[str, Any]:
-    """By method where several are compared, by policy where one is; dashes by the other. Else each its own."""
+def _style(groups: Sequence[Group], group: Group) -> Style:
+    """Return the style by method if several are compared, by policy if one is; else each group has its own."""
     e, methods = group.experiment, {g.experiment.method for g in groups}
     kinds = [(g.experiment.method, g.experiment.policy) for g in groups]
     if len(set(kinds)) < len(kinds) or any(method not in METHOD_NAMES for method in methods):
@@ -219,14 +234,14 @@ def _style(groups: Sequence[Group], group: Group) -> tuple[str, Any]:
         colours, dashes = list(METHOD_COLOURS.values()), list(METHOD_DASHES.values())
         return colours[index % len(colours)], dashes[(index + index // len(colours)) % len(dashes)]
     if len(methods) == 1 and len(groups) > 1:
-        return look(e.method, e.policy)
-    colour, dashes = look(e.method)
+        return policy_style(e.policy)
+    colour, dashes = method_style(e.method)
     policies = {g.experiment.policy for g in groups if g.experiment.method == e.method}
-    return colour, look(e.method, e.policy)[1] if len(policies) > 1 else dashes
+    return colour, policy_style(e.policy)[1] if len(policies) > 1 else dashes
 
 
 def _curves(groups: Sequence[Group]) -> str:
-    """Accuracy and training loss, over each of three axes: one of them shown at a time."""
+    """Return accuracy and training loss over each of three axes, of which the page shows one at a time."""
     measures = {"accuracy": "test accuracy", "train_loss": "training loss"}
     if any(r.accuracy_slow is not None for group in groups for r in group.runs[0].records):
         measures["accuracy_slow"] = "accuracy on the slow devices' data"
@@ -239,8 +254,8 @@ def _curves(groups: Sequence[Group]) -> str:
         for axis, title in AXES.items()
     )
     note = (
-        "Mean over the seeds, up to where the first of their runs ends (each then goes on by itself, thin); "
-        "shaded, from three seeds on: its 95 % interval. The line across is the target."
+        "Mean over the seeds, until the first of their runs ends (then each seed, thin); "
+        "shaded, from three seeds on: its 95 % interval. The horizontal line is the target."
     )
     return (
         f'<section><h2>Learning</h2><fieldset class="switch"><legend>over</legend>{switch}</fieldset>'
@@ -251,13 +266,14 @@ def _curves(groups: Sequence[Group]) -> str:
 def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
     def draw(panel: Any) -> None:
         for group in groups:
-            x, values = over([run.records for run in group.runs], measure, axis)
+            x, values = collect_curve([run.records for run in group.runs], measure, axis)
             if len(x):
-                banded(panel, x, values, _style(groups, group), group.label)
-                tails(panel, [run.records for run in group.runs], measure, _style(groups, group)[0], axis)
+                draw_with_interval(panel, x, values, _style(groups, group), group.label)
+                records = [run.records for run in group.runs]
+                draw_remaining_seeds(panel, records, measure, _style(groups, group)[0], axis)
         if measure == "accuracy" and (target := _target(groups)) is not None:
             panel.axhline(target, color=FAINT, linewidth=0.8)
-        within(panel)
+        fit_to_lines(panel)
         panel.set(xlabel=AXES[axis], ylabel=title)
         panel.grid(visible=True, color=FAINT, linewidth=0.3, alpha=0.6)
         if len(groups) <= MOST_NAMED:
@@ -277,22 +293,15 @@ def _end(group: Group, measure: str) -> str:
 
 
 def _table(groups: Sequence[Group]) -> str:
-    columns: dict[str, tuple[str, str]] = {
-        "rounds": ("rounds_to_target", ".0f"),
-        "seconds": ("seconds_to_target", ".1f"),
-        "simulated seconds": ("simulated_seconds_to_target", ".0f"),
-        "best accuracy": ("best_accuracy", ".1%"),
-        "at the end": ("last_accuracy", ".1%"),
-        "slow devices' data": ("last_accuracy_slow", ".1%"),
-        "seconds a round": ("seconds_per_round", ".3f"),
-    }
-    known = {
-        t: m for t, m in columns.items() if any(run.summary.get(m[0]) is not None for g in groups for run in g.runs)
-    }
-    head = "".join(f"<th scope=col>{title}</th>" for title in known)
+    measures = [
+        m
+        for m in MEASURES
+        if m.in_report and any(run.summary.get(m.name) is not None for g in groups for run in g.runs)
+    ]
+    head = "".join(f"<th scope=col>{html.escape(m.title)}</th>" for m in measures)
     rows = ""
     for group in groups:
-        cells = "".join(f"<td>{html.escape(_cell(group, name, form))}</td>" for name, form in known.values())
+        cells = "".join(f"<td>{html.escape(_cell(group, m))}</td>" for m in measures)
         rows += f"<tr><th scope=row>{html.escape(group.label)}</th>{cells}</tr>"
     target = _target(groups)
     goal = "their targets" if target is None else f"{target:.0%}"
@@ -304,18 +313,18 @@ def _table(groups: Sequence[Group]) -> str:
     return f'<section><h2>Numbers</h2><div class="wide">{table}</div><p class=note>{note}</p></section>'
 
 
-def _cell(group: Group, measure: str, form: str) -> str:
-    """A mean; of how many seeds reached the target; or nothing, where it was not measured."""
-    seen = group.estimate(measure)
-    return "-" if seen.mean is None and not measure.endswith("_to_target") else seen.text(form)
+def _cell(group: Group, measure: Measure) -> str:
+    """Return a mean; how many seeds reached the target; or '-', if it was not measured."""
+    estimate = group.estimate(measure.name)
+    return "-" if estimate.mean is None and measure.table != "target" else estimate.text(measure.format)
 
 
-def states(run: Run) -> tuple[Any, list[int]]:
-    """What became of every device's work, devices x rounds; and which devices these are."""
+def find_states(run: Run) -> tuple[Any, list[int]]:
+    """Return what became of every device's work, devices x rounds; and which devices these are."""
     records = run.records[:MOST_ROUNDS]
     devices = sorted({device for record in records for device in record.devices})[:MOST_DEVICES]
     row = {device: index for index, device in enumerate(devices)}
-    made = np.full((len(devices), len(records)), NOT_ASKED)
+    states = np.full((len(devices), len(records)), NOT_ASKED)
     for column, r in enumerate(records):
         used, completed = set(r.used), set(r.scales)
         for device, steps, asked in zip(r.devices, r.steps, r.steps_asked, strict=True):
@@ -329,32 +338,32 @@ def states(run: Run) -> tuple[Any, list[int]]:
                 state = COMPLETED
             else:
                 state = FINISHED if steps >= asked else KEPT
-            made[row[device], column] = state
-    return made, devices
+            states[row[device], column] = state
+    return states, devices
 
 
 def _who_was_slow(group: Group) -> str:
     run = group.runs[0]
-    made, devices = states(run)
-    counted = {name: int((made == state).sum()) for state, (name, _) in STATES.items()}
-    present = {state: look for state, look in STATES.items() if counted[look[0]]}
+    states, devices = find_states(run)
+    counts = {name: int((states == state).sum()) for state, (name, _) in STATES.items()}
+    present = {state: (name, colour) for state, (name, colour) in STATES.items() if counts[name]}
 
     def draw(panel: Any) -> None:
         from matplotlib.colors import to_rgba
         from matplotlib.patches import Patch
 
-        picture = np.zeros((*made.shape, 4))
+        picture = np.zeros((*states.shape, 4))
         for state, (_, colour) in present.items():
-            picture[made == state] = to_rgba(colour)
+            picture[states == state] = to_rgba(colour)
         panel.imshow(
-            picture, aspect="auto", interpolation="nearest", extent=(0.5, made.shape[1] + 0.5, len(devices), 0)
+            picture, aspect="auto", interpolation="nearest", extent=(0.5, states.shape[1] + 0.5, len(devices), 0)
         )
         panel.set(xlabel="round", ylabel="device" if devices == list(range(len(devices))) else "devices that took part")
         handles = [Patch(color=colour, label=name) for name, colour in present.values()]
         panel.legend(handles=handles, frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
 
-    said = ", ".join(f"{count} times {name}" for name, count in counted.items() if count)
-    text = f"What became of the work of {len(devices)} devices in {made.shape[1]} rounds: {said}."
+    times = ", ".join(f"{count} times {name}" for name, count in counts.items() if count)
+    text = f"What became of the work of {len(devices)} devices in {states.shape[1]} rounds: {times}."
     figure = _svg(draw, f"{group.label}. {text}", height=min(1.4 + 0.04 * len(devices), 5.0))
     note = html.escape(f"{text} {_completion(group)} Seed {run.experiment.seed}.")
     return f"<div><h3>{html.escape(group.label)}</h3><figure>{figure}</figure><p class=note>{note}</p></div>"
@@ -364,12 +373,12 @@ def _completion(group: Group) -> str:
     scales = [s for run in group.runs for r in run.records for s in r.scales.values() if s is not None]
     if not scales:
         return ""
-    middle = float(np.median(scales))
-    return f"Completed updates were multiplied by {min(scales):.2f} to {max(scales):.2f}, in the middle {middle:.2f}."
+    median = float(np.median(scales))
+    return f"Completed updates were multiplied by {min(scales):.2f} to {max(scales):.2f}, median {median:.2f}."
 
 
 def _errors(groups: Sequence[Group]) -> str:
-    """Approximation error over rounds, where it was measured."""
+    """Return the approximation error over rounds, if it was measured."""
     audited = [g for g in groups if any(r.audit and r.audit.get("error") is not None for r in g.runs[0].records)]
     if not audited:
         return ""
@@ -386,12 +395,12 @@ def _errors(groups: Sequence[Group]) -> str:
         panel.set(xlabel="round", ylabel="error (as sent: 1)", ylim=(0, None))
         panel.legend(frameon=False)
 
-    said = "; ".join(
+    errors = "; ".join(
         f"{g.label}: {g.estimate('approximation_error').text('.2f')}, best possible multiple "
         f"{g.estimate('best_scale_error').text('.2f')}"
         for g in audited
     )
-    text = f"Distance of completed updates to the true ones, over that of what was sent. {said}."
+    text = f"Distance of completed updates to the true ones, over that of what was sent. {errors}."
     return (
         f"<section><h2>How close completing came</h2><figure>{_svg(draw, text)}</figure>"
         f"<p class=note>{html.escape(text)}</p></section>"
@@ -399,15 +408,15 @@ def _errors(groups: Sequence[Group]) -> str:
 
 
 def _partition(group: Group) -> str:
-    """Who holds what, where the run folder says."""
-    held = partition_of(group.runs[0].folder)
+    """Return who holds what, if the run folder says."""
+    held = read_partition(group.runs[0].folder)
     if held is None:
         return ""
     counts = np.array(held)
 
     def draw(panel: Any) -> None:
-        seen = np.ma.masked_equal(counts, 0)
-        image = panel.imshow(seen, aspect="auto", interpolation="nearest", cmap="viridis")
+        held_classes = np.ma.masked_equal(counts, 0)
+        image = panel.imshow(held_classes, aspect="auto", interpolation="nearest", cmap="viridis")
         panel.set(xlabel="class", ylabel="device")
         bar = panel.figure.colorbar(image, ax=panel)
         bar.set_label("examples")
@@ -424,7 +433,7 @@ def _partition(group: Group) -> str:
 def _experiment(group: Group) -> str:
     rows = "".join(
         f"<tr><th scope=row>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-        for name, value in group.experiment.as_dict().items()
+        for name, value in _flatten(group.experiment.resolved()).items()
     )
     seeds = ", ".join(str(run.experiment.seed) for run in group.runs)
     title = html.escape(f"{group.label}, seeds {seeds}")
@@ -432,5 +441,5 @@ def _experiment(group: Group) -> str:
 
 
 def _versions(groups: Sequence[Group]) -> str:
-    made = {tuple(made_with(run.folder).items()) for group in groups for run in group.runs}
-    return "; ".join(" ".join(f"{name} {version}" for name, version in versions) for versions in sorted(made))
+    used = {tuple(read_versions(run.folder).items()) for group in groups for run in group.runs}
+    return "; ".join(" ".join(f"{name} {version}" for name, version in versions) for versions in sorted(used))

@@ -1,4 +1,4 @@
-"""Pictures of a partition: who holds what."""
+"""Pictures of a partition: who holds what, as text and as a figure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlga.core.settings import BadInput
+from fedlga.report.figures import load_pyplot
+
 if TYPE_CHECKING:
-    from ..types import Array
+    from fedlga.core.types import Array
 
 SHADES = " ░▒▓█"
 MOST_COLUMNS = 60  # of classes; more are put together
-MOST_ROWS = 60  # of devices; more are left out, and said so
+MOST_ROWS = 60  # of devices; of more, only the number is shown
 
 
-def as_text(counts: Array) -> str:
-    """A row a device, a column a class, darker for more; then the examples in all."""
+def format_partition(counts: Array) -> str:
+    """Return a row a device, a column a class, darker for more; then the number of examples."""
     devices, classes = counts.shape
     together = -(-classes // MOST_COLUMNS)
     columns = np.stack([counts[:, c : c + together].sum(1) for c in range(0, classes, together)], axis=1)
@@ -37,13 +40,9 @@ def as_text(counts: Array) -> str:
     return "\n".join(lines)
 
 
-def draw(counts: Array, title: str, file: Path) -> None:
-    """The same as a figure."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
+def draw_partition(counts: Array, title: str, file: Path) -> None:
+    """Draw the same as a figure."""
+    plt = load_pyplot()
     devices, classes = counts.shape
     height = min(max(2.5, 0.12 * devices + 1.2), 9.0)
     figure, (held, sizes) = plt.subplots(
@@ -60,8 +59,6 @@ def draw(counts: Array, title: str, file: Path) -> None:
     try:
         figure.savefig(file, dpi=150)
     except OSError as error:
-        from ..settings import BadInput
-
         raise BadInput(f"--out: cannot write {str(file)!r} ({error.strerror})") from error
     finally:
         plt.close(figure)

@@ -1,0 +1,112 @@
+"""fedlga compare: methods and policies over the same seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedlga.cli.interrupts import Interrupts, report_stop
+from fedlga.cli.options import collect_changes, experiment_options, new_folder, start_from
+from fedlga.core.settings import BadInput
+
+
+@click.command()
+@experiment_options
+@click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six, or fedavg with --stragglers.")
+@click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to compare. Default: each method's own.")
+@click.option("--seeds", "seed_text", metavar="S", help="Seeds, such as 0-4 or 0,3,7. Default: 0-4.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a comparison.")
+def compare(
+    experiment: Path | None,
+    preset: str | None,
+    sets: tuple[str, ...],
+    data_dir: str | None,
+    methods: str | None,
+    policies: str | None,
+    seed_text: str | None,
+    out: Path | None,
+    resume: Path | None,
+    **flags: Any,
+) -> int:
+    """Compare methods and policies over the same seeds: mean and spread in one table.
+
+    DIR then holds comparison.csv, runs.csv, comparison.json, and a run folder for each run.
+    """
+    from fedlga.backends.pool.workers import Workers
+    from fedlga.cli.terminal import Display, describe_outcome, make_comparison_table, make_end_table
+    from fedlga.core.process import keep_freed_memory
+    from fedlga.core.registry import names_of
+    from fedlga.experiments.compare import Plan, make_table, read_curves, run_folder, run_plan, start, write_tables
+    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.records import read_summary
+    from fedlga.experiments.run import check_free
+    from fedlga.experiments.simulation import load_data, worker_count
+    from fedlga.report.figures import draw_accuracy_over_time
+
+    keep_freed_memory()
+    if resume is not None:
+        if experiment or preset or out or methods or policies or seed_text or collect_changes(flags, sets):
+            raise BadInput("--resume: got it with other options; the folder holds all of the comparison")
+        plan, folder = Plan.load(resume), resume
+    else:
+        changes = collect_changes(flags, sets)
+        if fixed := {"method", "stragglers", "seed"} & set(changes):
+            raise BadInput(f"--set: {sorted(fixed)[0]} is what compare varies; use --methods, --stragglers, --seeds")
+        plan = Plan(
+            base=start_from(experiment, preset),
+            changes=changes,
+            methods=methods.split(",") if methods else ["fedavg"] if policies else names_of("method"),
+            policies=policies.split(",") if policies else [],
+            seeds=list(parse_seeds(seed_text or "0-4")),
+        )
+        folder = out or new_folder("comparisons", "comparison")
+    experiments = plan.experiments()
+    if resume is None:
+        check_free(folder)
+    workers = Workers(worker_count(experiments[0])) if experiments[0].backend == "pool" else None
+    ended = 0
+    try:
+        with Display() as display, Interrupts(display.say) as interrupts:
+            loaded = load_data(experiments[0], data_dir, display.show_fetch)
+            if resume is None:
+                start(plan, folder, loaded)
+            display.say(f"{len(experiments)} runs into {folder}")
+            display.begin(sum(e.rounds for e in experiments))
+            steps = run_plan(plan, folder, loaded, workers)
+            for step in steps:
+                e, before = step.experiment, sum(x.rounds for x in experiments[: step.number - 1])
+                if step.record is not None:
+                    display.show_round(step.record, before + step.record.round)
+                else:
+                    ended = step.number
+                    outcome = describe_outcome(read_summary(run_folder(folder, e)))
+                    display.say(f"{ended}/{len(experiments)} {e.method} ({e.policy}) seed {e.seed}: {outcome}")
+                if interrupts.between_rounds():
+                    break
+            steps.close()
+    except KeyboardInterrupt:
+        return report_stop(folder, "compare")
+    finally:
+        if workers is not None:
+            workers.close()
+    complete = ended == len(experiments)
+    write_tables(plan, folder)
+    rows = make_table(plan, folder)
+    display.console.print(make_comparison_table(rows, experiments[0].target))
+    if (end := make_end_table(rows)) is not None:
+        display.console.print(end)
+        display.say("slow, worst: on data like the slow devices', and the worst device's; error: of completed updates")
+    display.say("mean ± standard deviation over the seeds; seconds and rounds of the runs that reached the target;")
+    display.say("v first: mean difference in rounds to the first row, seed by seed")
+    written = ["comparison.csv", "runs.csv", "comparison.json"]
+    if curves := read_curves(plan, folder):
+        drawings = [folder / "comparison.png", folder / "comparison.svg"]
+        draw_accuracy_over_time(curves, experiments[0].target, drawings)
+        written += [file.name for file in drawings]
+    display.say(f"written: {folder}/{', '.join(written)}")
+    if not complete:
+        display.say(f"to go on: fedlga compare --resume {folder}")
+    return 0 if complete else 1

@@ -1,0 +1,42 @@
+"""fedlga deadline: suggest a deadline for a fleet with speeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedlga.cli.options import collect_changes, experiment_options, start_from
+from fedlga.core.settings import BadInput
+
+
+@click.command()
+@experiment_options
+@click.option("--seed", type=int, metavar="S", help="Seed of the speeds.")
+def deadline(
+    experiment: Path | None, preset: str | None, sets: tuple[str, ...], data_dir: str | None, **flags: Any
+) -> None:
+    """Suggest a deadline for a fleet with speeds: what each choice costs, and how many finish by it."""
+    import numpy as np
+
+    from fedlga.cli.terminal import Display
+    from fedlga.experiments.simulation import load_data, make_fleet, split_data
+    from fedlga.fleets.speeds import SpeedFleet, suggest_deadline
+
+    changes = {"fleet": "speeds", "deadline": 1.0, **collect_changes(flags, sets)}
+    chosen = start_from(experiment, preset).changed(changes)
+    with Display() as display:
+        loaded = load_data(chosen, data_dir, display.show_fetch)
+    fleet = make_fleet(chosen, loaded, split_data(chosen, loaded))
+    if not isinstance(fleet, SpeedFleet):
+        raise BadInput(f"fleet: got {chosen.fleet!r}; a deadline is suggested for fleet 'speeds'")
+    needs = np.array([steps / speed for steps, speed in zip(fleet.workload.steps, fleet.speed_of, strict=True)])
+    click.echo(f"{len(needs)} devices need {needs.min():.3g} to {needs.max():.3g} s for all their work")
+    click.echo("deadline s   finish   the others get done")
+    for share in (0.25, 0.5, 0.75, 0.9, 1.0):
+        limit = float(np.quantile(needs, share))
+        late = needs[needs > limit]
+        done = f"{float(np.mean(limit / late)):.0%} of their work" if len(late) else "-"
+        click.echo(f"{limit:>10.3g}   {float(np.mean(needs <= limit)):>6.0%}   {done}")
+    click.echo(f"suggested: --set deadline={suggest_deadline(needs.tolist()):.3g} with --stragglers complete")

@@ -1,0 +1,91 @@
+"""One bar a method: best accuracy, running time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from fedlga.experiments.statistics import Estimate
+from fedlga.paper.claims import Claim, find_fedlga, lower, sooner
+from fedlga.paper.items.base import Item, Point
+from fedlga.report.figures import COLUMN_WIDTH, open_figure
+from fedlga.report.style import METHOD_COLOURS, METHOD_NAMES
+
+if TYPE_CHECKING:
+    from fedlga.paper.runs import ItemRuns
+
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---")
+
+
+@final
+@dataclass(frozen=True)
+class BestAccuracy(Item):
+    """The best accuracy that each method reaches."""
+
+    def columns(self, runs: ItemRuns, point: Point, method: str, policy: str) -> dict[str, str]:  # noqa: D102
+        return {
+            "rounds to target": runs.rounds_text(point, method, policy),
+            "best accuracy": runs.text("best_accuracy", point, method, policy),
+            **runs.printed(point, method),
+        }
+
+    def claims(self, runs: ItemRuns) -> list[Claim]:  # noqa: D102
+        fedlga, others = find_fedlga(runs.kinds)
+        text = "best accuracy is below FedLGA's"
+        return [
+            Claim(f"{METHOD_NAMES[o[0]]}'s {text}", lower(runs, "best_accuracy", o, fedlga), "+.2%") for o in others
+        ]
+
+    def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
+        with open_figure(files) as ((panel,),):
+            _draw_bars(panel, runs, "best_accuracy", "best accuracy")
+            values = [value for row in runs.rows if (value := row["best_accuracy"]) is not None]
+            panel.set_ylim(max(0.0, min(values, default=0.0) - 0.05), min(1.0, max(values, default=1.0) + 0.03))
+
+
+@final
+@dataclass(frozen=True)
+class Runtime(Item):
+    """Seconds a round, and seconds to the target."""
+
+    def columns(self, runs: ItemRuns, point: Point, method: str, policy: str) -> dict[str, str]:  # noqa: D102
+        return {
+            "rounds to target": runs.rounds_text(point, method, policy),
+            "seconds a round": runs.text("seconds_per_round", point, method, policy),
+            "seconds to target": runs.text("seconds_to_target", point, method, policy),
+            **runs.printed(point, method),
+        }
+
+    def claims(self, runs: ItemRuns) -> list[Claim]:  # noqa: D102
+        fedlga, others = find_fedlga(runs.kinds)
+        claims: list[Claim] = []
+        for o in others:  # the paper says: third, after FedAvg and FedNova
+            a, b = (o, fedlga) if o[0] in ("fedavg", "fednova") else (fedlga, o)
+            text = f"a round of {METHOD_NAMES[a[0]]} takes fewer seconds than one of {METHOD_NAMES[b[0]]}"
+            claims.append(Claim(text, lower(runs, "seconds_per_round", a, b), "+.4f"))
+        for o in others:
+            text = f"FedLGA takes fewer seconds to the target than {METHOD_NAMES[o[0]]}"
+            claims.append(Claim(text, sooner(runs, "seconds", fedlga, o), "+.2f"))
+        return claims
+
+    def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
+        with open_figure(files, columns=2, width=2 * COLUMN_WIDTH) as ((single, total),):
+            _draw_bars(single, runs, "seconds_per_round", "seconds a round")
+            _draw_bars(total, runs, "seconds_to_target", "seconds to the target")
+
+
+def _draw_bars(panel: Any, runs: ItemRuns, measure: str, title: str) -> None:
+    for index, (method, policy) in enumerate(runs.kinds):
+        estimate = Estimate.of(list(runs.values(measure, method, policy).values()))
+        if estimate.mean is not None:
+            style = {"color": METHOD_COLOURS[method], "hatch": HATCHES[index % len(HATCHES)], "edgecolor": "white"}
+            panel.bar(METHOD_NAMES[method], estimate.mean, yerr=estimate.half, capsize=2, linewidth=0, **style)
+        else:
+            panel.bar(METHOD_NAMES[method], 0.0)
+            panel.annotate(estimate.text(), (METHOD_NAMES[method], 0), ha="center", va="bottom", fontsize=6)
+    panel.set_ylabel(title)
+    panel.set_ylim(bottom=0)
+    panel.grid(visible=False, axis="x")
+    panel.tick_params(axis="x", labelrotation=30)

@@ -1,0 +1,99 @@
+"""Sweeps: rounds to the target over one setting of the experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from fedlga.experiments.statistics import Estimate
+from fedlga.paper.claims import Claim, fewer_rounds, find_fedlga
+from fedlga.paper.items.base import BASE, Item, Point
+from fedlga.paper.settings import TAU_SHARES, Setting
+from fedlga.report.figures import method_style, open_figure
+from fedlga.report.style import METHOD_MARKERS, METHOD_NAMES
+
+if TYPE_CHECKING:
+    from fedlga.paper.runs import ItemRuns
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Item):
+    """Rounds to the target over what is varied."""
+
+    axis: str  # what is varied
+    short: str  # the same in a word
+    changes: Callable[[Setting], Mapping[float, Mapping[str, Any]]]  # of the experiment, for each value
+    rises: bool = True  # the paper says that larger values need more rounds
+    fedlga_only: bool = False  # the paper speaks of FedLGA alone
+
+    def points(self, setting: Setting) -> list[Point]:  # noqa: D102
+        return [self._point(setting, value, changes) for value, changes in self.changes(setting).items()]
+
+    def _point(self, setting: Setting, value: float, changes: Mapping[str, Any]) -> Point:
+        if setting.base.changed(changes).resolved() == setting.base.resolved():
+            return Point(BASE, value, {})
+        limits = {"rounds": setting.longest, "stop_at_target": True}
+        return Point(f"{self.name}-{value:g}", value, {**changes, **limits})
+
+    def label(self, point: Point) -> dict[str, str]:  # noqa: D102
+        return {self.axis: f"{point.value:g}"}
+
+    def columns(self, runs: ItemRuns, point: Point, method: str, policy: str) -> dict[str, str]:  # noqa: D102
+        return {"rounds to target": runs.rounds_text(point, method, policy), **runs.printed(point, method)}
+
+    def claims(self, runs: ItemRuns) -> list[Claim]:
+        """Return whether the sweep goes the way the paper says, and whether FedLGA is ahead at every point."""
+        fedlga, others = find_fedlga(runs.kinds)
+        first, last = runs.points[0], runs.points[-1]
+        low, high = (first, last) if self.rises else (last, first)
+        claims: list[Claim] = []
+        for kind in runs.kinds:
+            text = f"{METHOD_NAMES[kind[0]]} needs fewer rounds at {self.short} {low.value:g} than at {high.value:g}"
+            judged = kind == fedlga or not self.fedlga_only
+            claims.append(Claim(text, fewer_rounds(runs, kind, kind, low, high), judged=judged))
+        for point in runs.points:
+            for o in others:
+                text = f"at {self.short} {point.value:g}, FedLGA needs fewer rounds than {METHOD_NAMES[o[0]]}"
+                difference = fewer_rounds(runs, fedlga, o, point, point)
+                claims.append(Claim(text, difference, judged=not self.fedlga_only))
+        return claims
+
+    def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:
+        """Draw rounds to the target; an open marker means that some seeds never reached it."""
+        with open_figure(files) as ((panel,),):
+            positions = range(len(runs.points))
+            for index, (method, policy) in enumerate(runs.kinds):
+                colour, dashes = method_style(method)
+                aside = 0.05 * (index - (len(runs.kinds) - 1) / 2)  # so that intervals do not hide each other
+                x, y, errors, open_x, open_y = list[float](), list[float](), list[float](), list[float](), list[float]()
+                for position, point in zip((p + aside for p in positions), runs.points, strict=True):
+                    values = list(runs.values("rounds_to_target", method, policy, point).values())
+                    estimate = Estimate.of(values)
+                    if estimate.mean is not None:
+                        x, y, errors = [*x, position], [*y, estimate.mean], [*errors, estimate.half or 0.0]
+                    elif values:
+                        at_least = [runs.limit(point) if v is None else v for v in values]
+                        open_x, open_y = [*open_x, position], [*open_y, float(np.mean(at_least))]
+                style = {"color": colour, "marker": METHOD_MARKERS[method]}
+                label = METHOD_NAMES[method]
+                panel.errorbar(x, y, errors, linestyle=dashes, ms=3.5, lw=1.2, capsize=2, label=label, **style)
+                panel.plot(open_x, open_y, ms=4.5, mfc="white", linestyle="", **style)
+            panel.set_xticks(list(positions), [f"{point.value:g}" for point in runs.points])
+            panel.set(xlabel=self.axis, ylabel=f"rounds to {runs.setting.base.target:.0%}")
+            panel.set_ylim(bottom=0)
+            panel.legend(frameon=False, ncols=2)
+
+
+def vary(field: str, values: Callable[[Setting], Sequence[float]]) -> Callable[[Setting], dict[float, dict[str, Any]]]:
+    """Return the changes of a sweep over one setting of the experiment."""
+    return lambda setting: {value: {field: value} for value in values(setting)}
+
+
+def vary_tau_max(setting: Setting) -> dict[float, dict[str, Any]]:
+    """Return the changes of the sweep over tau_max / E."""
+    return {share: {"tau_max": max(1, round(share * setting.base.epochs))} for share in TAU_SHARES}

@@ -1,0 +1,1 @@
+"""Presentation: figures, the HTML page, the picture of a partition."""
