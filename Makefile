@@ -1,13 +1,14 @@
 # make run      sets up everything and trains a joint model with FedLGA on unequal devices
 # make test     sets up everything and runs the tests
-# make check    lint, formatting, types and tests
-# make bench    seconds a round, ours and other simulators': an hour, and the machine to itself
-# make test-long      what takes minutes and is shown in less by another test: all six methods on a SuperLink
+# make test-quick     the tests that take little time: for the inner loop
+# make check    lint, formatting, layers, types and tests
+# make bench    seconds a round, ours and other simulators': takes an hour and needs the machine to itself
+# make test-long      tests that take minutes, such as all six methods on a SuperLink; others show the same in less
 # make test-sources   fetches the real datasets from every source it can reach and compares them
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser run test check lint types bench test-sources test-long clean
+.PHONY: setup browser run test test-quick check lint layers types bench test-sources test-long clean
 
 setup: .venv/ready
 
@@ -20,12 +21,18 @@ setup: .venv/ready
 run: setup
 	$(BIN)/fedlga run
 
-# The page is tested in a real browser. Debian's is fetched where that can be done; where not, those tests say so.
+# The page is tested in a real browser: Debian's Chromium, if apt-get can install it; if not, those tests are skipped.
 browser:
-	@command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends --yes chromium chromium-driver; } >/dev/null 2>&1 || echo "make browser: no Chromium here, and none to be had with apt-get: the tests that need one are left out"
+	@command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends --yes chromium chromium-driver; } >/dev/null 2>&1 || echo "make browser: Chromium is not here and apt-get cannot install it: the tests that need it are skipped"
 
 test: setup browser
 	$(BIN)/python -m pytest -n auto
+
+test-quick: setup
+	$(BIN)/python -m pytest -n auto -m "not slow and not long and not sources"
+
+layers: setup
+	$(BIN)/lint-imports
 
 lint: setup
 	$(BIN)/ruff check .
@@ -34,7 +41,7 @@ lint: setup
 types: setup
 	$(BIN)/pyright
 
-check: lint types test
+check: lint layers types test
 
 bench: setup
 	$(BIN)/python benchmarks/simulators.py

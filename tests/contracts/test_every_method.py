@@ -1,20 +1,27 @@
-"""The contract that every method passes, and the equalities that must hold between them."""
+"""What every method must hold, and the equalities between methods."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 
 from federations import close, play, quadratics, update
-from fedlga.federation import select
-from fedlga.methods import METHODS, make_method
-from fedlga.methods.base import effective_steps
-from fedlga.stragglers import POLICIES, Complete, Keep, Wait, make_policy
-from fedlga.types import Server
+from fedlga.core.aggregator import Aggregator
+from fedlga.core.method import Method
+from fedlga.core.policies.complete import Complete
+from fedlga.core.policies.keep import Keep
+from fedlga.core.policies.wait import Wait
+from fedlga.core.registry import create, names_of
+from fedlga.core.settings import settings_of
+from fedlga.core.types import Contribution, ServerState, Update
 
-EVERY_METHOD = pytest.mark.parametrize("name", METHODS)
+pytestmark = pytest.mark.slow
+
+EVERY_METHOD = pytest.mark.parametrize("name", names_of("method"))
+EVERY_POLICY = pytest.mark.parametrize("policy", names_of("policy"))
 UNEQUAL = {
     "centres": [(4.0, 0.0), (0.0, 4.0), (1.0, -2.0)],
     "curvatures": [1.0, 0.5, 2.0],
@@ -25,72 +32,133 @@ UNEQUAL = {
 NOBODY_SLOW = {**UNEQUAL, "script": [[3, 3, 3]]}
 
 
-def updates(name: str, count: int = 3) -> list:
-    """Updates that any method can aggregate."""
-    extra = {"control": torch.tensor([0.5, 0.25])}
-    return [update(d, (1.0 + d, -1.0 * d), steps=d + 1, asked=count, extra=extra, share=0.1) for d in range(count)]
+def contributions(count: int = 3, **changes: Any) -> list[Contribution]:
+    """Return contributions that any method can aggregate."""
+    uploads = {"control": torch.tensor([0.5, 0.25])}
+    updates = [update(d, (1.0 + d, -1.0 * d), steps=d + 1, asked=count, uploads=uploads) for d in range(count)]
+    return [Contribution(u, **{"share": 0.1, **changes}) for u in updates]
+
+
+def aggregate(method: Method, state: ServerState, given: list[Contribution], **options: Any) -> ServerState:
+    """Return the state after one aggregation with the policy keep."""
+    return Aggregator(method, Keep()).aggregate(state, iter(given), **options).state
 
 
 @EVERY_METHOD
 def test_a_method_is_a_frozen_dataclass_whose_fields_have_meanings(name):
-    method = make_method(name, {})
+    method = create("method", name)
+    assert dataclasses.is_dataclass(method)
+    assert len(settings_of(method)) == len(dataclasses.fields(method))
     for field in dataclasses.fields(method):
         assert field.metadata["meaning"]
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(method, field.name, 2.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.anything = 2.0
 
 
 @EVERY_METHOD
-def test_aggregate_changes_nothing_it_was_given(name):
-    given = updates(name)
-    before = [u.delta.clone() for u in given]
-    server = Server(round=3, w=torch.tensor([1.0, 1.0]), memory={"control": torch.ones(2), "drift": torch.ones(2)})
-    make_method(name, {}).aggregate(server, given)
-    close(server.w, [1.0, 1.0])
-    close(server.memory["control"], [1.0, 1.0])
-    close(server.memory["drift"], [1.0, 1.0])
-    assert all(torch.equal(u.delta, b) for u, b in zip(given, before, strict=True))
+@pytest.mark.parametrize("audit", [False, True])
+def test_aggregation_changes_nothing_it_was_given(name, audit):
+    given = contributions()
+    before = [c.update.delta.clone() for c in given]
+    state = ServerState(round=3, w=torch.tensor([1.0, 1.0]), memory={"control": torch.ones(2), "drift": torch.ones(2)})
+    aggregate(create("method", name), state, given, audit=audit)
+    close(state.w, [1.0, 1.0])
+    close(state.memory["control"], [1.0, 1.0])
+    close(state.memory["drift"], [1.0, 1.0])
+    assert all(torch.equal(c.update.delta, b) for c, b in zip(given, before, strict=True))
+
+
+def as_bytes(value: Any) -> Any:
+    """Return a value with its tensors as bytes, so that any changed bit shows."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy().tobytes()
+    return {key: as_bytes(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def fields_of(value: Update | ServerState) -> dict[str, Any]:
+    return {f.name: as_bytes(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 @EVERY_METHOD
-def test_aggregate_takes_a_stream(name):
-    server = Server(round=0, w=torch.zeros(2))
-    method = make_method(name, {})
-    listed, streamed = method.aggregate(server, updates(name)), method.aggregate(server, iter(updates(name)))
-    assert torch.equal(listed.w, streamed.w)
+@EVERY_POLICY
+@pytest.mark.parametrize("size", [3, 10_000])  # read whole, and with compiled code
+def test_an_update_never_changes(name, policy, size):
+    check_updates_stay(size, create("method", name), create("policy", policy))
+
+
+@pytest.mark.parametrize("rule", names_of("aggregation"))
+@pytest.mark.parametrize("optimizer", names_of("optimizer"))
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])  # they have more than one sum
+def test_an_update_never_changes_with_any_rule_and_optimizer(name, rule, optimizer):
+    for settings in ({}, {"length_bound": 1.0}):  # the bound shortens half of the updates
+        rules = create("aggregation", rule, settings), create("optimizer", optimizer)
+        check_updates_stay(10_000, create("method", name), create("policy", "complete"), *rules)
+
+
+def check_updates_stay(size: int, *parts: Any) -> None:
+    """Compare all fields and all bits of what devices sent before and after two rounds and an audit.
+
+    The state before a round must not change either: a run may continue from it.
+    """
+    aggregator = Aggregator(*parts)
+    generator = torch.Generator().manual_seed(0)
+    updates = []
+    for device, steps in enumerate([4, 1, 2, 4, 3]):
+        delta, control, truth = torch.randn(3, size, generator=generator)
+        sent = update(device, [0.0], steps, 4, uploads={"control": control}, truth=truth, momentum=0.5)
+        updates.append(dataclasses.replace(sent, delta=delta, examples=device + 1))
+    before = [fields_of(u) for u in updates]
+    state = ServerState(0, torch.randn(size, generator=generator))
+    for audit in (False, False, True):
+        given = [Contribution(u, weight=1.0 + u.device, share=0.1) for u in updates]
+        earlier = fields_of(state)
+        after = aggregator.aggregate(state, iter(given), audit=audit).state
+        assert [fields_of(u) for u in updates] == before
+        assert [c.update for c in given] == updates
+        assert fields_of(state) == earlier
+        state = after
+
+
+@EVERY_METHOD
+def test_streamed_and_held_updates_give_the_same_weights(name):
+    state = ServerState(round=0, w=torch.zeros(2))
+    method = create("method", name)
+    held, streamed = (aggregate(method, state, contributions(), audit=audit) for audit in (True, False))
+    assert torch.equal(held.w, streamed.w)
 
 
 @EVERY_METHOD
 def test_only_the_ratio_of_weights_counts(name):
-    server = Server(round=0, w=torch.zeros(2))
-    method = make_method(name, {})
-    plain = method.aggregate(server, updates(name))
-    heavy = method.aggregate(server, [dataclasses.replace(u, weight=8.0) for u in updates(name)])
+    state = ServerState(round=0, w=torch.zeros(2))
+    method = create("method", name)
+    plain = aggregate(method, state, contributions())
+    heavy = aggregate(method, state, contributions(weight=8.0))
     torch.testing.assert_close(plain.w, heavy.w)
 
 
 @EVERY_METHOD
-def test_aggregate_keeps_the_memory_of_others(name):
-    server = Server(round=0, w=torch.zeros(2), memory={"growth": torch.tensor([1.0, 2.0])})
-    assert torch.equal(
-        make_method(name, {}).aggregate(server, updates(name)).memory["growth"], torch.tensor([1.0, 2.0])
-    )
+def test_aggregation_keeps_the_memory_of_others(name):
+    state = ServerState(round=0, w=torch.zeros(2), memory={"growth": torch.tensor([1.0, 2.0])})
+    after = aggregate(create("method", name), state, contributions())
+    assert torch.equal(after.memory["growth"], torch.tensor([1.0, 2.0]))
 
 
 @EVERY_METHOD
 def test_the_same_seed_gives_every_method_the_same_devices_stragglers_and_start(name):
     policy = Complete() if name == "fedlga" else Keep()
-    federation, server = quadratics(make_method(name, {}), **UNEQUAL, cohort=2, policy=policy)
-    reference, start = quadratics(make_method("fedavg", {}), **UNEQUAL, cohort=2)
-    assert torch.equal(server.w, start.w)
-    ours, theirs = (play(f, s, 6)[1] for f, s in ((federation, server), (reference, start)))
+    federation, state = quadratics(create("method", name), **UNEQUAL, cohort=2, policy=policy)
+    reference, start = quadratics(create("method", "fedavg"), **UNEQUAL, cohort=2)
+    assert torch.equal(state.w, start.w)
+    ours, theirs = (play(f, s, 6)[1] for f, s in ((federation, state), (reference, start)))
     for a, b in zip(ours, theirs, strict=True):
         assert (a.devices, a.steps, a.slow, a.simulated_seconds) == (b.devices, b.steps, b.slow, b.simulated_seconds)
 
 
 @EVERY_METHOD
 def test_wait_is_keep_when_nobody_is_slow(name):
-    method = make_method(name, {})
+    method = create("method", name)
     waited, records = play(*quadratics(method, **NOBODY_SLOW, policy=Wait()), 4)
     kept, others = play(*quadratics(method, **NOBODY_SLOW, policy=Keep()), 4)
     assert torch.equal(waited.w, kept.w)
@@ -98,63 +166,41 @@ def test_wait_is_keep_when_nobody_is_slow(name):
 
 
 @EVERY_METHOD
-@pytest.mark.parametrize("policy", POLICIES)
+@EVERY_POLICY
 def test_every_policy_is_the_same_when_nobody_is_slow(name, policy):
-    method = make_method(name, {})
+    method = create("method", name)
     kept, _ = play(*quadratics(method, **NOBODY_SLOW), 4)
-    other, _ = play(*quadratics(method, **NOBODY_SLOW, policy=make_policy(policy, {})), 4)
+    other, _ = play(*quadratics(method, **NOBODY_SLOW, policy=create("policy", policy)), 4)
     assert torch.equal(kept.w, other.w)
 
 
 @EVERY_METHOD
 def test_a_round_in_which_nobody_reports_changes_nothing(name):
-    federation, server = quadratics(make_method(name, {}), **{**UNEQUAL, "script": [[0, 0, 0]]})
-    after, (record,) = play(federation, server, 1)
-    assert torch.equal(after.w, server.w)
+    federation, state = quadratics(create("method", name), **{**UNEQUAL, "script": [[0, 0, 0]]})
+    after, (record,) = play(federation, state, 1)
+    assert torch.equal(after.w, state.w)
     assert record.note == "nobody reported: the model stays as it was"
     assert record.train_loss is None
     assert record.absent == record.devices
 
 
-def test_with_replacement_a_device_drawn_twice_works_once_and_counts_twice():
-    stage = {"centres": [(4.0, 0.0), (0.0, 4.0)], "script": [[1, 1]], "asked": 1, "lr": 0.5, "cohort": 3}
-    federation, server = quadratics(make_method("fedavg", {}), **stage, replacement=True)
-    for round in range(8):
-        times = select(federation, round)
-        assert sum(times.values()) == 3
-        after, (record,) = play(federation, dataclasses.replace(server, round=round), 1)
-        assert sorted(record.devices) == sorted(times)
-        close(after.w, [2 * times[0] / 3, 2 * times[1] / 3])
-    assert any(len(select(federation, round)) == 2 for round in range(8))
-
-
-def same_as_fedavg(method, rounds=4, policy=None, stage=UNEQUAL, tolerance=0.0):
-    ours, _ = play(*quadratics(method, **stage, policy=policy), rounds)
-    theirs, _ = play(*quadratics(make_method("fedavg", {}), **stage), rounds)
+def check_same_as_fedavg(method, rounds=4, policy=None, setting=UNEQUAL, tolerance=0.0):
+    ours, _ = play(*quadratics(method, **setting, policy=policy), rounds)
+    theirs, _ = play(*quadratics(create("method", "fedavg"), **setting), rounds)
     torch.testing.assert_close(ours.w, theirs.w, rtol=0, atol=tolerance)
 
 
 def test_fedprox_without_its_term_is_fedavg():
-    same_as_fedavg(make_method("fedprox", {"mu": 0.0}))
+    check_same_as_fedavg(create("method", "fedprox", {"mu": 0.0}))
 
 
 def test_fednova_with_equal_steps_is_fedavg():
-    same_as_fedavg(make_method("fednova", {}), stage=NOBODY_SLOW, tolerance=1e-6)
+    check_same_as_fedavg(create("method", "fednova"), setting=NOBODY_SLOW, tolerance=1e-6)
 
 
 def test_fedlga_with_nobody_slow_is_fedavg():
-    same_as_fedavg(make_method("fedlga", {}), stage=NOBODY_SLOW, policy=Complete())
+    check_same_as_fedavg(create("method", "fedlga"), setting=NOBODY_SLOW, policy=Complete())
 
 
 def test_scaffold_with_zero_controls_is_fedavg_in_round_one():
-    same_as_fedavg(make_method("scaffold", {}), rounds=1)
-
-
-@pytest.mark.parametrize(("momentum", "pull"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.5), (0.6, 0.3)])
-def test_effective_steps_are_what_unit_gradients_move(momentum, pull):
-    # By definition: run the loop with every gradient 1 and see how far it gets, in units of the rate.
-    lr, w, velocity = 0.1, 0.0, 0.0
-    for _ in range(7):
-        velocity = momentum * velocity + 1 + pull * w
-        w -= lr * velocity
-    assert effective_steps(7, lr=lr, momentum=momentum, pull=pull) == pytest.approx(-w / lr)
+    check_same_as_fedavg(create("method", "scaffold"), rounds=1)

@@ -1,4 +1,4 @@
-"""Devices that are always slow and hold what others do not: their speeds, and what the model is worth to them."""
+"""The presets; and the fleet of one of them, whose slow devices are always slow and hold what others do not."""
 
 from __future__ import annotations
 
@@ -6,29 +6,62 @@ import pytest
 import torch
 
 import fedlga
-from fedlga.data.partition import counts
-from fedlga.evaluation import Evaluator, Exam
-from fedlga.experiment import preset
-from fedlga.fleet import speeds_by_class
-from fedlga.settings import BadInput
-from fedlga.simulation import make_fleet, simulate
-from fedlga.types import Evaluation
+from data_for_tests import tiny_cifar
+from fedlga.core.fleet import Workload
+from fedlga.core.settings import BadInput
+from fedlga.core.types import Evaluation
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.presets import PRESET_MEANINGS, PRESETS, preset
+from fedlga.experiments.simulation import load_data, make_fleet, simulate
+from fedlga.fleets.speeds import SpeedFleet
+from fedlga.learning.datasets.base import Data
+from fedlga.learning.evaluation import Evaluator, TestSet
+from fedlga.learning.models import FlatModel
+from fedlga.learning.partitions.base import count_classes
 
 ON_DIGITS = {"dataset": "digits", "devices": 20, "cohort": 5, "lr": 0.1, "backend": "serial", "rounds": 6}
 
 
+def test_the_presets():
+    assert (
+        PRESETS.keys() == PRESET_MEANINGS.keys() == {"paper", "paper-epochs", "fleet", "cifar10", "cifar100", "digits"}
+    )
+    paper = preset("paper")
+    assert paper == Experiment()
+    facts = (paper.devices, paper.cohort, paper.epochs, paper.batch_size)
+    assert facts == (50, 10, 5, 10)
+    assert (paper.settings("fleet")["rho"], paper.settings("partition")["classes_per_device"]) == (0.5, 2)
+    assert (paper.target, preset("cifar10").target, preset("cifar100").target) == (0.65, 0.55, 0.40)
+    assert preset("cifar100").settings("partition")["classes_per_device"] == 20
+    assert preset("cifar10").model == preset("cifar100").model == "resnet20"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_whole_experiment(name):
+    experiment = preset(name)
+    assert Experiment.from_toml(experiment.resolved().to_toml()) == experiment.resolved()
+
+
+def test_an_unknown_preset_is_one_line():
+    with pytest.raises(BadInput, match=r"preset: there is no 'papr'; did you mean 'paper'\?"):
+        preset("papr")
+
+
 def test_slowness_goes_with_classes():
-    held = [[True, False, True], [False, True, False], [False, False, True]]
-    assert speeds_by_class(held, [0], fast=1.0, slow=0.2) == [0.2, 1.0, 1.0]
-    assert speeds_by_class(held, [1, 2], fast=1.0, slow=0.2) == [0.2, 0.2, 0.2]
+    held = torch.tensor([[1, 0, 1], [0, 1, 0], [0, 0, 1]]).numpy()
+    workload = Workload(seed=0, steps=[5, 5, 5], epochs=5, deadline=5.0, held=held)
+    assert SpeedFleet(workload, slow_classes=(0,), slow_speed=0.2).speed_of == [0.2, 1.0, 1.0]
+    assert SpeedFleet(workload, slow_classes=(1, 2), slow_speed=0.2).speed_of == [0.2, 0.2, 0.2]
 
 
 def test_the_preset_makes_them_slow_every_round():
     experiment = preset("fleet").changed(ON_DIGITS)
     with simulate(experiment) as simulation:
+        assert simulation.devices is not None
         labels = simulation.devices.labels.numpy()
-        table = counts(simulation.devices.parts, labels, 10)
+        table = count_classes(simulation.devices.parts, labels, 10)
         slow = {d for d in range(20) if table[d, :4].sum() > 0}
+        assert 0 < len(slow) < 20
         for round in range(5):
             for effort in simulation.federation.fleet.draw(round, range(20)):
                 assert effort.steps == (1 if effort.device in slow else 5)
@@ -41,13 +74,9 @@ def test_the_preset_makes_them_slow_every_round():
 
 def test_the_evaluation_by_hand():
     """Two devices: one holds class 0 alone (and is slow), the other classes 1 and 2 in equal parts."""
-    from data_for_tests import tiny_cifar
-    from fedlga.data.datasets import Data
-    from fedlga.models import FlatModel
-
     small = tiny_cifar(train=4, test=8, classes=3)
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
-    scores = torch.eye(3)[torch.tensor([0, 1, 1, 1, 1, 1, 2, 0])]  # class 0: 1 of 4 right, 1: all, 2: half
+    outputs = torch.eye(3)[torch.tensor([0, 1, 1, 1, 1, 1, 2, 0])]  # class 0: 1 of 4 right, 1: all, 2: half
     data = Data(small.train_images, torch.tensor([0, 0, 1, 2]), small.test_images, labels, 3)
 
     class Fixed(torch.nn.Module):
@@ -56,29 +85,28 @@ def test_the_evaluation_by_hand():
             self.w = torch.nn.Parameter(torch.zeros(1))
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return scores + self.w
+            return outputs + self.w
 
     held = torch.tensor([[2, 0, 0], [0, 1, 1]])
-    tests = Exam(FlatModel(Fixed()), data.test_images, data.test_labels)
-    evaluator = Evaluator(tests.scored, data.test_labels, held, slow=[0])
-    found = evaluator(torch.zeros(1))
-    assert isinstance(found, Evaluation)
-    assert found.accuracy == 4 / 8
-    assert found.accuracy_slow == pytest.approx(0.25)
-    assert found.accuracy_worst == pytest.approx(0.25)  # the other device finds (1 + 1/2) / 2 = 0.75
-    assert Evaluator(tests.scored, data.test_labels, held, slow=[])(torch.zeros(1)).accuracy_slow is None
+    scores = TestSet(FlatModel(Fixed()), data.test_images, data.test_labels).score(torch.zeros(1))
+    evaluation = Evaluator(data.test_labels, held, slow=[0]).evaluate(scores)
+    assert isinstance(evaluation, Evaluation)
+    assert evaluation.accuracy == 4 / 8
+    assert evaluation.accuracy_slow == pytest.approx(0.25)
+    assert evaluation.accuracy_worst == pytest.approx(0.25)  # the other device finds (1 + 1/2) / 2 = 0.75
+    assert Evaluator(data.test_labels, held, slow=[]).evaluate(scores).accuracy_slow is None
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"slow_classes": [10]}, "slow_classes: got .10.; it takes classes from 0 to 9"),
         ({"slow_classes": [-1]}, "slow_classes: got .-1,.; it takes a list with each a whole number of at least 0"),
         ({"slow_speed": 0}, "slow_speed: got 0.0; it takes a number above 0"),
     ],
 )
-def test_bad_slowness(changes, said):
-    with pytest.raises(BadInput, match=said):
+def test_bad_slowness(changes, message):
+    with pytest.raises(BadInput, match=message):
         preset("fleet").changed(changes)
 
 
@@ -86,6 +114,6 @@ def test_who_is_slow_follows_from_the_partition():
     # Dealt iid, every device holds some of the slow classes, so every device is slow.
     experiment = preset("fleet").changed({**ON_DIGITS, "partition": "iid"})
     with simulate(experiment) as simulation:
-        data = fedlga.simulation.load_data(experiment)
-        fleet = make_fleet(experiment, data, list(simulation.devices.parts))
+        assert simulation.devices is not None
+        fleet = make_fleet(experiment, load_data(experiment), list(simulation.devices.parts))
         assert len(fleet.always_slow()) == 20, "iid: everyone holds some of class 0"

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlga.evidence import Estimate, difference
+from fedlga.experiments.statistics import Estimate, compare_pairs
 
 
 def test_an_interval_by_hand():
     """1, 2, 4: mean 7/3, deviation sqrt(7/3), t of two degrees of freedom 4.3027."""
-    seen = Estimate.of([1.0, 2.0, 4.0])
-    assert seen.mean == pytest.approx(7 / 3)
-    assert seen.half == pytest.approx(4.30265 * math.sqrt(7 / 3) / math.sqrt(3), rel=1e-4)
-    assert seen.text(".1f") == "2.3 ± 3.8"
+    result = Estimate.of([1.0, 2.0, 4.0])
+    assert result.mean == pytest.approx(7 / 3)
+    assert result.half == pytest.approx(4.30265 * math.sqrt(7 / 3) / math.sqrt(3), rel=1e-4)
+    assert result.text(".1f") == "2.3 ± 3.8"
 
 
 def test_censored_runs_have_no_mean():
-    seen = Estimate.of([100.0, None, 120.0])
-    assert seen.mean is None
-    assert seen.text(limit=400) == "2 of 3 within 400"
+    result = Estimate.of([100.0, None, 120.0])
+    assert result.mean is None
+    assert result.text(limit=400) == "2 of 3 within 400"
     assert Estimate.of([]).text() == "-"
     assert Estimate.of([5.0]).text() == "5"
 
@@ -30,14 +30,14 @@ def test_censored_runs_have_no_mean():
 def test_five_seeds_can_show_a_claim_and_four_cannot():
     """All differences of one sign: of 2^n ways to flip them, one is as extreme."""
     low, high = {s: float(s) for s in range(5)}, {s: s + 1.0 + s / 10 for s in range(5)}
-    five = difference(low, high)
+    five = compare_pairs(low, high)
     assert five is not None
     assert five.p == pytest.approx(1 / 32)
     assert (five.shown, five.refuted, five.verdict) == (True, False, "holds")
-    back = difference(high, low)
+    back = compare_pairs(high, low)
     assert back is not None
     assert back.verdict == "the opposite holds"
-    four = difference({s: low[s] for s in range(4)}, high)
+    four = compare_pairs({s: low[s] for s in range(4)}, high)
     assert four is not None
     assert four.p == pytest.approx(1 / 16)
     assert four.verdict == "not shown"
@@ -45,48 +45,48 @@ def test_five_seeds_can_show_a_claim_and_four_cannot():
 
 def test_a_mixed_difference_by_hand():
     """Gaps -3, -1, 2: sums of all flips are +-6, +-4, +-2, 0, 0 twice over; of 8, three are at most -2."""
-    seen = difference({0: 0.0, 1: 0.0, 2: 2.0}, {0: 3.0, 1: 1.0, 2: 0.0})
+    result = compare_pairs({0: 0.0, 1: 0.0, 2: 2.0}, {0: 3.0, 1: 1.0, 2: 0.0})
     sums = [a * 3 + b * 1 + c * 2 for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)]
-    assert seen is not None
-    assert seen.p == pytest.approx(sum(s <= -2 for s in sums) / 8)
+    assert result is not None
+    assert result.p == pytest.approx(sum(s <= -2 for s in sums) / 8)
 
 
 def test_a_censored_run_counts_with_the_rounds_it_had():
-    seen = difference({0: 50.0, 1: 60.0}, {0: None, 1: 90.0}, limit=200)
-    assert seen is not None
-    assert seen.mean == pytest.approx((-150 - 30) / 2)
-    assert seen.censored == 1
-    assert "1 not in time" in seen.text()
+    result = compare_pairs({0: 50.0, 1: 60.0}, {0: None, 1: 90.0}, limit=200)
+    assert result is not None
+    assert result.mean == pytest.approx((-150 - 30) / 2)
+    assert result.censored == 1
+    assert "1 not in time" in result.text()
 
 
 def test_a_seed_that_never_arrived_speaks_as_loudly_as_any():
-    """Five seeds ten ahead, and one on which A never arrives: the gap that was seen is 5, but it may be thousands."""
+    """Five seeds ten ahead, and one on which A never arrives: the gap that was result is 5, but it may be thousands."""
     a, b = dict.fromkeys(range(5), 10.0), dict.fromkeys(range(5), 20.0)
-    seen = difference({**a, 5: None}, {**b, 5: 195.0}, limit=200)
-    assert seen is not None
-    assert seen.mean == pytest.approx((-50 + 5) / 6)
+    result = compare_pairs({**a, 5: None}, {**b, 5: 195.0}, limit=200)
+    assert result is not None
+    assert result.mean == pytest.approx((-50 + 5) / 6)
     sums = [sum(10 * (1 if flip >> bit & 1 else -1) for bit in range(6)) for flip in range(64)]
-    assert seen.p == pytest.approx(sum(s <= -40 for s in sums) / 64)  # five at -10 and one at +10
-    assert not seen.shown
+    assert result.p == pytest.approx(sum(s <= -40 for s in sums) / 64)  # five at -10 and one at +10
+    assert not result.shown
 
 
 def test_values_beyond_what_both_were_watched_for_are_equal():
-    seen = difference({0: 150.0}, {0: None}, limit={0: 100.0})
-    assert seen is not None
-    assert (seen.mean, seen.censored) == (0.0, 2)
+    result = compare_pairs({0: 150.0}, {0: None}, limit={0: 100.0})
+    assert result is not None
+    assert (result.mean, result.censored) == (0.0, 2)
 
 
 def test_seeds_that_only_one_has_do_not_count():
-    seen = difference({0: 1.0, 7: 100.0}, {0: 2.0, 3: 5.0})
-    assert seen is not None
-    assert seen.count == 1
-    assert difference({0: 1.0}, {1: 1.0}) is None
+    result = compare_pairs({0: 1.0, 7: 100.0}, {0: 2.0, 3: 5.0})
+    assert result is not None
+    assert result.count == 1
+    assert compare_pairs({0: 1.0}, {1: 1.0}) is None
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=6))
 def test_chance_never_goes_both_ways(gaps):
     a, b = dict(enumerate(gaps)), dict.fromkeys(range(len(gaps)), 0.0)
-    seen = difference(a, b)
-    assert seen is not None
-    assert 0 < seen.p <= 1
-    assert not (seen.shown and seen.refuted)
+    result = compare_pairs(a, b)
+    assert result is not None
+    assert 0 < result.p <= 1
+    assert not (result.shown and result.refuted)

@@ -1,103 +1,18 @@
-"""Who is slow: bounds, rates over many rounds, costs, and that draws depend on nothing but seed, round and device."""
+"""A recorded fleet: traces of epochs and of seconds by hand, and where a bad trace is wrong."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fedlga.fleet import Effort, PaperFleet, SpeedFleet, log_normal_speeds, read_trace
-from fedlga.settings import BadInput
-
-
-def paper(rho=0.5, tau_min=1, tau_max=4, epochs=5, unit=3, devices=50, dropout=0.0, seed=0):
-    return PaperFleet(seed, [epochs * unit] * devices, epochs, float(epochs), dropout, rho, tau_min, tau_max)
+from fedlga.core.fleet import Effort, Workload
+from fedlga.core.settings import BadInput
+from fedlga.fleets.trace import TraceFleet, read_trace
 
 
-@settings(deadline=None)
-@given(st.data())
-def test_the_papers_fleet_keeps_its_bounds(data):
-    epochs = data.draw(st.integers(1, 9))
-    tau_max = data.draw(st.integers(1, epochs))
-    tau_min = data.draw(st.integers(1, tau_max))
-    rho, cohort = data.draw(st.floats(0, 1)), data.draw(st.integers(1, 20))
-    fleet = paper(rho, tau_min, tau_max, epochs, seed=data.draw(st.integers(0, 2**32)))
-    efforts = fleet.draw(data.draw(st.integers(0, 1000)), range(cohort))
-    assert [e.device for e in efforts] == list(range(cohort))
-    for e in efforts:
-        done = e.steps / 3
-        assert done == epochs or epochs - tau_max + 1 <= done <= epochs - tau_min + 1
-        assert e.steps_asked == epochs * 3
-        # what it does in the deadline, it does at one speed
-        assert e.seconds == pytest.approx(fleet.deadline * e.steps_asked / e.steps)
-    assert sum(e.slow for e in efforts) <= int(rho * cohort) + 1
-
-
-def test_the_share_of_slow_devices_is_rho_and_tau_is_uniform():
-    # tau from 2, so that a slow device is always seen to be slow; rho K = 3.5 is not whole on purpose.
-    fleet = paper(rho=0.35, tau_min=2, tau_max=5)
-    efforts = [e for round in range(4000) for e in fleet.draw(round, range(10))]
-    slow = [e for e in efforts if e.slow]
-    assert len(slow) / len(efforts) == pytest.approx(0.35, abs=0.01)
-    for units in (1, 2, 3, 4):
-        assert sum(e.steps == units * 3 for e in slow) / len(slow) == pytest.approx(0.25, abs=0.02)
-
-
-def test_at_tau_max_1_nobody_is_slow():
-    assert not any(e.slow for round in range(50) for e in paper(rho=1.0, tau_max=1).draw(round, range(10)))
-
-
-def test_drop_outs_are_independent_and_at_their_rate():
-    fleet = paper(rho=0.0, dropout=0.2)
-    lost = [[e.lost for e in fleet.draw(round, range(10))] for round in range(2000)]
-    assert sum(map(sum, lost)) / 20000 == pytest.approx(0.2, abs=0.01)
-    pairs = sum(a and b for a, b, *_ in lost) / 2000
-    assert pairs == pytest.approx(0.04, abs=0.02)
-    assert all(e.steps == 0 and not e.slow for e in fleet.draw(0, range(50)) if e.lost)
-
-
-def test_draws_depend_on_seed_and_round_alone():
-    assert paper().draw(7, range(10)) == paper().draw(7, range(10))
-    assert paper().draw(7, range(10)) != paper().draw(8, range(10))
-    assert paper().draw(7, range(10)) != paper(seed=1).draw(7, range(10))
-
-
-def test_speeds_and_a_deadline_by_hand():
-    # 12 steps asked, 4 seconds: at 3 a second just done; at 1.3 a second 5.2 steps, so 5; at 0.2 not one.
-    fleet = SpeedFleet(0, [12] * 4, 4, 4.0, 0.0, [3.0, 1.3, 0.2, 12.0])
-    assert fleet.draw(0, [0, 1, 2, 3]) == [
-        Effort(0, 12, 12, 4.0),
-        Effort(1, 5, 12, pytest.approx(12 / 1.3)),
-        Effort(2, 0, 12, pytest.approx(60.0)),
-        Effort(3, 12, 12, 1.0),
-    ]
-    everyone, fast = fleet.draw(0, [0, 1, 2, 3]), fleet.draw(0, [3])
-    assert fleet.seconds(everyone, waits=True) == pytest.approx(60.0)  # the slowest
-    assert fleet.seconds(everyone, waits=False) == 4.0  # the deadline
-    assert fleet.seconds(fast, waits=False) == fleet.seconds(fast, waits=True) == 1.0  # all are there before it
-
-
-def test_whoever_waits_does_not_wait_for_the_lost_and_others_cannot_know():
-    fleet = paper(rho=0.0)
-    efforts = [Effort(0, 15, 15, 3.0), Effort(1, 0, 15, 99.0, lost=True)]
-    assert fleet.seconds(efforts, waits=True) == 3.0
-    assert fleet.seconds(efforts, waits=False) == 5.0
-
-
-def test_log_normal_speeds_have_their_median_and_spread():
-    import numpy as np
-
-    speeds = np.array(log_normal_speeds(0, 20000, median=2.0, sigma=0.7))
-    assert np.median(speeds) == pytest.approx(2.0, rel=0.02)
-    assert np.log(speeds).std() == pytest.approx(0.7, rel=0.02)
-    assert log_normal_speeds(0, 5, 2.0, 0.7) != log_normal_speeds(1, 5, 2.0, 0.7)
-
-
-def trace(tmp_path, text, **changes):
+def trace(tmp_path, text):
     file = tmp_path / "trace.csv"
     file.write_text(text)
-    settings = {"seed": 0, "work": [10, 10], "epochs": 5, "deadline": 5.0, "dropout": 0.0, **changes}
-    return read_trace(file, **settings)
+    return TraceFleet(Workload(0, [10, 10], epochs=5, deadline=5.0), trace=str(file))
 
 
 def test_a_trace_of_epochs(tmp_path):
@@ -143,4 +58,4 @@ def test_a_bad_trace_says_where(tmp_path, text, said):
 
 def test_a_trace_that_is_not_there(tmp_path):
     with pytest.raises(BadInput, match=r"trace: cannot read .*none.csv' \(No such file"):
-        read_trace(tmp_path / "none.csv", seed=0, work=[1], epochs=1, deadline=1.0, dropout=0.0)
+        read_trace(tmp_path / "none.csv", devices=1, epochs=1, deadline=1.0)

@@ -1,4 +1,4 @@
-"""The models: what the paper says they are, and what is asked of a user's own."""
+"""The models: those of the papers, and what is asked of a user's own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import models_for_tests
-from fedlga.models import FlatModel, cnn, make_model, mlp, own_model, resnet20
-from fedlga.settings import BadInput
+from fedlga.core.settings import BadInput
+from fedlga.learning.models import FlatModel, cnn, make_model, make_own_model, mlp, resnet20
 
 
 def test_the_papers_mlp():
@@ -28,7 +28,7 @@ def test_resnet20_has_the_parameters_of_the_original():
 @pytest.mark.parametrize(
     ("make", "shape"), [(mlp, (1, 28, 28)), (cnn, (1, 28, 28)), (cnn, (3, 32, 32)), (cnn, (1, 8, 8))]
 )
-def test_models_give_a_score_a_class(make, shape):
+def test_models_give_one_score_a_class(make, shape):
     assert make(shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)
 
 
@@ -42,8 +42,8 @@ def test_parameters_and_gradients_are_views_of_one_vector():
 
 
 @pytest.mark.parametrize("make", [mlp, cnn, resnet20])
-def test_the_vector_holds_what_the_module_would_compute_without_it(make):
-    """Also for convolutions, whose kernels lie in the vector in another order than in the module."""
+def test_a_flat_model_computes_what_the_module_computes(make):
+    """Also with convolutions, whose kernels are in another order in the vector than in the module."""
     plain, flat = make((3, 8, 8), 10), make((3, 8, 8), 10)
     flat.load_state_dict(plain.state_dict())
     model = FlatModel(flat)
@@ -58,7 +58,7 @@ def test_the_vector_holds_what_the_module_would_compute_without_it(make):
         torch.testing.assert_close(p - 0.1 * p.grad, q, rtol=1e-4, atol=1e-5)
 
 
-def test_the_seed_decides_the_starting_weights_and_leaves_torchs_own_draws_alone():
+def test_the_seed_decides_the_starting_weights_and_torchs_generator_is_left_alone():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -73,7 +73,7 @@ def test_a_users_own_model():
     assert len(model.vector) == 64 * 16 + 16 + 16 * 10 + 10
 
 
-def test_a_model_that_cannot_take_channels_last_trains_all_the_same():
+def test_a_model_that_cannot_take_channels_last_trains_too():
     model = make_model("models_for_tests:with_a_view", (1, 8, 8), 10, 0)
     for _ in range(2):
         model.module(torch.randn(3, 1, 8, 8)).sum().backward()
@@ -81,7 +81,7 @@ def test_a_model_that_cannot_take_channels_last_trains_all_the_same():
     assert torch.equal(model.vector[:36], model.module.convolution.weight.reshape(-1))
 
 
-def test_frozen_layers_stay_out_of_the_vector():
+def test_frozen_layers_are_not_in_the_vector():
     model = make_model("models_for_tests:with_a_frozen_layer", (1, 8, 8), 10, 0)
     assert len(model.vector) == 16 + 16 * 10 + 10
 
@@ -102,7 +102,7 @@ def test_constant_buffers_work():
         ("not_there", "cannot import 'models_for_tests:not_there'"),
     ],
 )
-def test_what_is_no_model(name, said):
+def test_a_bad_model_is_refused(name, said):
     with pytest.raises(BadInput, match=said) as caught:
         make_model(f"models_for_tests:{name}", (1, 8, 8), 10, 0)
     assert "\n" not in str(caught.value)
@@ -117,10 +117,10 @@ def test_what_is_no_model(name, said):
         ("not_a_module", r"model\(\) gave a str"),
     ],
 )
-def test_what_is_no_model_of_ones_own(name, said):
+def test_a_bad_model_that_comes_with_data_is_refused(name, said):
     make = getattr(models_for_tests, name)
     with pytest.raises(BadInput, match=said):
-        own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.tensor([0, 9, 2, 3, 4]), 0)
+        make_own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.tensor([0, 9, 2, 3, 4]), 0)
 
 
 @pytest.mark.parametrize(
@@ -132,39 +132,25 @@ def test_what_is_no_model_of_ones_own(name, said):
         (torch.tensor([0, 1, -1]), "it takes torch.int64 in one, counted from 0"),
     ],
 )
-def test_what_is_no_data_of_ones_own(labels, said):
+def test_bad_data_that_comes_with_a_model_is_refused(labels, said):
     with pytest.raises(BadInput, match=said):
-        own_model(lambda: nn.Linear(4, 2), torch.rand(3, 4), labels, 0)
+        make_own_model(lambda: nn.Linear(4, 2), torch.rand(3, 4), labels, 0)
 
 
-def test_a_model_of_ones_own_with_any_data():
-    """No images at all, labels that this device has not all of, one example; and whole numbers for an embedding."""
-    assert len(own_model(lambda: nn.Linear(4, 5), torch.rand(1, 4), torch.tensor([1]), 0).vector) == 4 * 5 + 5
+def test_a_model_that_comes_with_any_data():
+    """No images, one example, labels of which this device has not all; and whole numbers for an embedding."""
+    assert len(make_own_model(lambda: nn.Linear(4, 5), torch.rand(1, 4), torch.tensor([1]), 0).vector) == 4 * 5 + 5
     words = nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 2))
-    own_model(lambda: words, torch.tensor([[0, 6], [1, 2]]), torch.tensor([0, 1]), 0)
+    make_own_model(lambda: words, torch.tensor([[0, 6], [1, 2]]), torch.tensor([0, 1]), 0)
 
 
-def test_an_own_model_with_a_view_trains_all_the_same():
+def test_a_model_with_a_view_that_comes_with_data_trains_too():
     make = models_for_tests.with_a_view
-    model = own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.arange(5), 0)
+    model = make_own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.arange(5), 0)
     model.module(torch.randn(3, 1, 8, 8)).sum().backward()
     assert model.gradient.abs().sum() > 0
 
 
-def test_an_unknown_model():
+def test_an_unknown_model_is_refused():
     with pytest.raises(BadInput, match="model: there is no 'resnet-20'; did you mean 'resnet20'"):
         make_model("resnet-20", (3, 32, 32), 10, 0)
-
-
-def test_what_the_loss_does_not_depend_on_has_no_gradient():
-    """One layer of two is used; torch.autograd.grad is what it must agree with."""
-    from fedlga.local import gradients
-
-    used, unused = nn.Linear(3, 2), nn.Linear(3, 2)
-    parameters = [*used.parameters(), *unused.parameters()]
-    images = torch.arange(6.0).view(2, 3)
-    found = gradients(used(images).square().sum(), parameters)
-    wanted = torch.autograd.grad(used(images).square().sum(), parameters, materialize_grads=True)
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one, other)
-    assert not any(piece.any() for piece in found[2:])

@@ -1,106 +1,127 @@
-"""The mistakes that other implementations made. Each is put into our code, and the check that guards against it must
-fail: a guard that lets its mistake pass would be no test.
+"""Mistakes that other implementations made.
+
+Each is put into a copy of our code, and the check that guards against it must fail: a check that passes with the
+mistake in place would be no test.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import types
 
 import numpy as np
 import pytest
 
 import by_hand
-from fedlga.methods.base import Method
+from fedlga.core.method import Method
 from fedlga.methods.fedavg import FedAvg
 
 
-def with_mistake(module_name: str, right: str, wrong: str) -> types.ModuleType:
-    """A copy of one of our modules in which `right` was written as `wrong`."""
-    original = importlib.import_module(module_name)
-    source = inspect.getsource(original)
-    assert source.count(right) >= 1, f"{right!r} is no longer in {module_name}: this mistake must be put in elsewhere"
-    module = types.ModuleType(module_name + "_with_mistake")
-    module.__package__ = original.__package__
-    importlib.sys.modules[module.__name__] = module
-    exec(compile(source.replace(right, wrong), module.__name__, "exec"), module.__dict__)
-    return module
+@pytest.fixture
+def with_mistake(monkeypatch):
+    """Return a function that copies one of our modules, with `right` replaced by `wrong`."""
+
+    def copy(module_name: str, right: str, wrong: str) -> types.ModuleType:
+        source = inspect.getsource(importlib.import_module(module_name))
+        assert source.count(right) == 1, f"{right!r} is not once in {module_name}: put this mistake in elsewhere"
+        module = types.ModuleType(module_name + "_with_mistake")
+        monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look their module up
+        exec(compile(source.replace(right, wrong), module.__name__, "exec"), module.__dict__)
+        return module
+
+    return copy
 
 
 METHOD_MISTAKES = {
     "FedNova averages models, with weights that do not sum to one": (
         "fednova",
-        "server.w + step * (work / mass**2)",
-        "(1 - work / mass**2) * server.w + step * (1 / mass)",
-        by_hand.fednova,
+        'sums["delta"].total * (work / mass**2)',
+        'sums["delta"].total * (1 / mass) - (work / mass**2) * state.w',
+        by_hand.check_fednova,
     ),
     "FedNova divides by the sum of its weights, which cancels tau_eff": (
         "fednova",
         "(work / mass**2)",
         "(1 / mass)",
-        by_hand.fednova,
+        by_hand.check_fednova,
     ),
     "FedNova's p_i over all devices in place of those that reported": (
         "fednova",
         "(work / mass**2)",
         "(work / 14**2)",  # the examples of all four devices
-        by_hand.fednova_by_examples,
+        by_hand.check_fednova_by_examples,
     ),
     "FedNova takes nominal work in place of steps done": (
         "fednova",
-        "effective_steps(u.steps,",
-        "effective_steps(u.steps_asked,",
-        by_hand.fednova,
+        "effective_steps(c.steps,",
+        "effective_steps(c.update.steps_asked,",
+        by_hand.check_fednova,
     ),
-    "FedNova ignores momentum": ("fednova", "momentum=u.momentum", "momentum=0.0", by_hand.fednova_momentum),
+    "FedNova ignores momentum": (
+        "fednova",
+        "momentum=c.update.momentum",
+        "momentum=0.0",
+        by_hand.check_fednova_momentum,
+    ),
     "FedNova ignores the proximal term": (
         "fednova",
-        "pull=self.mu)\n            step",
-        "pull=0.0)\n            step",
-        by_hand.fednova_proximal,
+        "momentum=c.update.momentum, pull=self.mu)",
+        "momentum=c.update.momentum, pull=0.0)",
+        by_hand.check_fednova_proximal,
     ),
     "Scaffold divides by nominal steps": (
         "scaffold",
         "effective_steps(steps,",
-        "effective_steps(task.steps_asked,",
-        by_hand.scaffold,
+        "effective_steps(assignment.steps_asked,",
+        by_hand.check_scaffold,
     ),
-    "Scaffold divides by epochs": ("scaffold", "effective_steps(steps,", "effective_steps(1,", by_hand.scaffold),
+    "Scaffold divides by epochs": ("scaffold", "effective_steps(steps,", "effective_steps(1,", by_hand.check_scaffold),
     "Scaffold uses a rate that the schedule has moved on": (
         "scaffold",
-        "path = task.lr *",
-        "path = task.lr / 2 *",
-        by_hand.scaffold_decay,
+        "path = assignment.lr *",
+        "path = assignment.lr / 2 *",
+        by_hand.check_scaffold_decay,
     ),
-    "Scaffold ignores momentum": ("scaffold", "momentum=task.momentum", "momentum=0.0", by_hand.scaffold_momentum),
+    "Scaffold ignores momentum": (
+        "scaffold",
+        "momentum=assignment.momentum",
+        "momentum=0.0",
+        by_hand.check_scaffold_momentum,
+    ),
     "Scaffold divides the control by the cohort in place of all devices": (
         "scaffold",
-        "alpha=u.share",
-        "alpha=1 / 2",
-        by_hand.scaffold,
+        'WeightedVector(c.update.uploads["control"], c.share, c.share)',
+        'WeightedVector(c.update.uploads["control"], c.share, 1 / 2)',
+        by_hand.check_scaffold,
     ),
     "Scaffold starts its controls from the model's weights": (
         "scaffold",
-        "- _control(memory, task)",
-        '- (memory["control"] if "control" in memory else task.w)',
-        by_hand.scaffold_elsewhere,
+        "- _control(memory, assignment)",
+        '- (memory["control"] if "control" in memory else assignment.w)',
+        by_hand.check_scaffold_from_other_weights,
     ),
-    "FedDyn with the sign of h flipped": ("feddyn", "alpha=-self.alpha", "alpha=self.alpha", by_hand.feddyn),
-    "FedDyn with the sign of h_i flipped": ("feddyn", "constant=-remembered", "constant=remembered", by_hand.feddyn),
-    "FedDyn scales by alpha twice": ("feddyn", "- drift / self.alpha", "- drift / self.alpha**2", by_hand.feddyn),
+    "FedDyn with the sign of h flipped": (
+        "feddyn",
+        "-self.alpha * c.share",
+        "self.alpha * c.share",
+        by_hand.check_feddyn,
+    ),
+    "FedDyn with the sign of h_i flipped": ("feddyn", "constant=-recall", "constant=recall", by_hand.check_feddyn),
+    "FedDyn scales by alpha twice": ("feddyn", "/ -self.alpha]", "/ -(self.alpha**2)]", by_hand.check_feddyn),
     "FedDyn averages h over the cohort in place of all devices": (
         "feddyn",
-        "-self.alpha * u.share",
+        "-self.alpha * c.share",
         "-self.alpha / 2",
-        by_hand.feddyn,
+        by_hand.check_feddyn,
     ),
-    "FedProx's term without its gradient": ("fedprox", "Local(pull=self.mu)", "Local()", by_hand.fedprox),
+    "FedProx's term without its gradient": ("fedprox", "Local(pull=self.mu)", "Local()", by_hand.check_fedprox),
 }
 
 
 @pytest.mark.parametrize("mistake", METHOD_MISTAKES)
-def test_a_mistake_in_a_method_is_caught(mistake):
+def test_a_mistake_in_a_method_is_caught(mistake, with_mistake):
     name, right, wrong, check = METHOD_MISTAKES[mistake]
     module = with_mistake(f"fedlga.methods.{name}", right, wrong)
     (cls,) = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
@@ -109,46 +130,58 @@ def test_a_mistake_in_a_method_is_caught(mistake):
         check(cls)
 
 
-def test_momentum_carried_across_rounds_is_caught(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "check"), dict.fromkeys((name, check) for name, _, _, check in METHOD_MISTAKES.values())
+)
+def test_without_the_mistake_the_check_passes(name, check, with_mistake):
+    """Otherwise a check might fail because of the copy, and not because of the mistake in it."""
+    module = with_mistake(f"fedlga.methods.{name}", "from __future__ import annotations", "")
+    (cls,) = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    check(cls)
+
+
+def test_momentum_carried_across_rounds_is_caught(monkeypatch, with_mistake):
     module = with_mistake(
-        "fedlga.local",
-        "velocity = torch.zeros_like(w) if task.momentum else None",
-        "velocity = globals().setdefault('kept', torch.zeros_like(w)) if task.momentum else None",
+        "fedlga.learning.training",
+        "velocity = torch.zeros_like(w) if assignment.momentum else None",
+        "velocity = globals().setdefault('kept', torch.zeros_like(w)) if assignment.momentum else None",
     )
-    monkeypatch.setattr("fedlga.local.sgd", module.sgd)
+    monkeypatch.setattr("fedlga.learning.training.run_sgd", module.run_sgd)
     with pytest.raises(AssertionError):
-        by_hand.momentum_starts_anew(FedAvg)
+        by_hand.check_momentum_starts_at_zero(FedAvg)
 
 
-def test_p_over_all_devices_is_caught_in_plain_averaging(monkeypatch):
-    module = with_mistake("fedlga.methods.base", "return total.div_(mass)", "return total.div_(14)")
-    monkeypatch.setattr("fedlga.methods.fedavg.mean_delta", module.mean_delta)
+def test_p_over_all_devices_is_caught_in_plain_averaging(monkeypatch, with_mistake):
+    module = with_mistake("fedlga.core.method", "return self.total.div_(self.weight)", "return self.total.div_(14)")
+    monkeypatch.setattr("fedlga.core.method.WeightedSum.mean", module.WeightedSum.mean)
     with pytest.raises(AssertionError):
-        by_hand.fedavg_by_examples(FedAvg)
+        by_hand.check_fedavg_by_examples(FedAvg)
 
 
 @pytest.mark.parametrize(
     ("module", "right", "wrong", "place"),
     [
         (
-            "fedlga.federation",
+            "fedlga.core.round",
             "generator(f.seed, Stream.SAMPLE, round)",
-            "METHOD_DRAWS(f.method)",
-            "fedlga.federation.select",
+            "generator_of_method(f.aggregator.method)",
+            "select_devices",
         ),
         (
-            "fedlga.local",
-            "generator(task.seed, Stream.BATCHES",
-            "METHOD_DRAWS(self.method) or (0",
-            "fedlga.local.Devices",
+            "fedlga.learning.training",
+            "generator(assignment.seed, Stream.BATCHES, assignment.round, assignment.device)",
+            "generator_of_method(self.method)",
+            "Devices.batch_generator",
         ),
     ],
     ids=["other devices", "other batches"],
 )
-def test_different_draws_for_each_method_are_caught(monkeypatch, module, right, wrong, place):
+def test_different_draws_for_each_method_are_caught(monkeypatch, with_mistake, module, right, wrong, place):
     copy = with_mistake(module, right, wrong)
-    copy.METHOD_DRAWS = lambda method: np.random.default_rng(len(type(method).__name__))
-    monkeypatch.setattr(place, getattr(copy, place.rpartition(".")[2]))
-    monkeypatch.setattr("fedlga.simulation.Devices", importlib.import_module("fedlga.local").Devices)
+    copy.generator_of_method = lambda method: np.random.default_rng(len(type(method).__name__))
+    mistaken = copy
+    for name in place.split("."):
+        mistaken = getattr(mistaken, name)
+    monkeypatch.setattr(f"{module}.{place}", mistaken)
     with pytest.raises(AssertionError):
-        by_hand.same_draws_for_every_method()
+        by_hand.check_that_draws_are_the_same_for_every_method()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from pathlib import Path
 from threading import Event, Thread
-from types import SimpleNamespace
 
 import pytest
 
-from fedlga.compare import Plan, begin, compared
-from fedlga.experiment import preset
-from fedlga.figures import over, tails
-from fedlga.report import (
+from fedlga.experiments.compare import Plan, run_plan, start
+from fedlga.experiments.presets import preset
+from fedlga.experiments.records import Run
+from fedlga.experiments.run import run, run_and_record
+from fedlga.experiments.simulation import load_data
+from fedlga.report.page import (
     COMPLETED,
     DROPPED,
     FINISHED,
@@ -21,18 +23,16 @@ from fedlga.report import (
     NOT_ASKED,
     NOTHING,
     _style,  # pyright: ignore[reportPrivateUsage]
-    collected,
-    headline,
-    page,
-    states,
+    collect_runs,
+    find_states,
+    make_headline,
+    make_page,
 )
-from fedlga.runs import Run, recorded, run
-from fedlga.simulation import load_data
-from fedlga.types import Record
+from run_folders import make_record
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
+pytestmark = pytest.mark.slow
+
+BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
 DRIVER = shutil.which("chromedriver") or ""
 needs_browser = pytest.mark.skipif(
     not (BROWSER and DRIVER), reason="no Chromium with its driver here: see `make browser`"
@@ -46,55 +46,35 @@ def compared_folder(tmp_path_factory) -> Path:
     base = preset("digits").changed({"rounds": 5, "audit": True})
     plan = Plan(base, {}, ["fedavg", "fedlga"], ["keep", "drop", "complete"], [0, 1])
     data = load_data(base)
-    begin(plan, folder, data)
-    list(compared(plan, folder, data))
+    start(plan, folder, data)
+    list(run_plan(plan, folder, data))
     return folder
-
-
-def record(**more) -> Record:
-    fields = {
-        "round": 1,
-        "accuracy": 0.5,
-        "loss": 1.0,
-        "accuracy_slow": None,
-        "accuracy_worst": None,
-        "train_loss": 1.0,
-        "seconds": 1.0,
-        "simulated_seconds": 1.0,
-        "lr": 0.1,
-        "devices": [],
-        "steps": [],
-        "steps_asked": [],
-        "slow": [],
-        "absent": [],
-        "used": [],
-        "scales": {},
-    }
-    return Record(**{**fields, **more})
 
 
 def test_who_was_slow_by_hand():
     """Device 1 finished, 2 was completed, 3 kept, 4 thrown away, 5 sent nothing, 6 came only later."""
-    first = record(devices=[1, 2, 3, 4, 5], steps=[5, 2, 2, 2, 0], steps_asked=[5] * 5, used=[1, 2, 3], scales={2: 1.5})
-    second = record(round=2, devices=[6], steps=[5], steps_asked=[5], used=[6])
-    made, devices = states(Run(Path(), preset("digits"), [first, second], {}))
+    first = make_record(
+        devices=[1, 2, 3, 4, 5], steps=[5, 2, 2, 2, 0], steps_asked=[5] * 5, used=[1, 2, 3], scales={2: 1.5}
+    )
+    second = make_record(round=2, devices=[6], steps=[5], steps_asked=[5], used=[6])
+    states, devices = find_states(Run(Path(), preset("digits"), [first, second], {}))
     assert devices == [1, 2, 3, 4, 5, 6]
-    assert made[:, 0].tolist() == [FINISHED, COMPLETED, KEPT, DROPPED, NOTHING, NOT_ASKED]
-    assert made[:, 1].tolist() == [NOT_ASKED] * 5 + [FINISHED]
+    assert states[:, 0].tolist() == [FINISHED, COMPLETED, KEPT, DROPPED, NOTHING, NOT_ASKED]
+    assert states[:, 1].tolist() == [NOT_ASKED] * 5 + [FINISHED]
 
 
 def test_one_run(tmp_path):
     run(preset("digits").changed({"rounds": 3, "target": 0.99}), tmp_path / "one")
-    groups = collected([tmp_path / "one"])
-    assert headline(groups).startswith("FedLGA (complete) did not reach 99%; best accuracy ")
-    text = page(groups)
+    groups = collect_runs([tmp_path / "one"])
+    assert make_headline(groups).startswith("FedLGA (complete) did not reach 99%; best accuracy ")
+    text = make_page(groups)
     assert "Who holds what" in text
     assert "20 devices hold" in text
     assert "How close completing came" not in text  # nothing was audited
 
 
 def test_a_comparison_in_one_file(compared_folder):
-    groups = collected([compared_folder])
+    groups = collect_runs([compared_folder])
     assert [group.label for group in groups] == [
         "FedAvg (complete)",
         "FedAvg (drop)",
@@ -102,40 +82,27 @@ def test_a_comparison_in_one_file(compared_folder):
         "FedLGA (complete)",
     ]
     assert all(len(group.runs) == 2 for group in groups)
-    text = page(groups)
+    text = make_page(groups)
     assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]+"', text.replace("xlink:href", "href")), "nothing is fetched"
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]+"', "", text), "nor named"
     assert "How close completing came" in text
     images = re.findall(r"<svg [^>]*>", text)
     assert len(images) >= 3 * 2 + 4 + 2
     assert all(re.search(r'role="img" aria-label="[^"]{30,}"', image) for image in images), "a text for each figure"
-    assert page(groups) == text, "the same page from the same runs"
+    assert make_page(groups) == text, "the same page from the same runs"
 
 
 def test_runs_that_differ_are_named_by_what_differs(tmp_path):
     for rho in (0.1, 0.9):
         run(preset("digits").changed({"rounds": 2, "rho": rho}), tmp_path / f"{rho}")
-    labels = [group.label for group in collected([tmp_path])]
+    labels = [group.label for group in collect_runs([tmp_path])]
     assert labels == ["FedLGA (complete), rho 0.1", "FedLGA (complete), rho 0.9"]
 
 
 def test_the_same_run_twice_is_one_run(tmp_path):
     run(preset("digits").changed({"rounds": 2}), tmp_path / "run")
-    (group,) = collected([tmp_path / "run", tmp_path, tmp_path / "run" / ".." / "run"])
+    (group,) = collect_runs([tmp_path / "run", tmp_path, tmp_path / "run" / ".." / "run"])
     assert len(group.runs) == 1
-
-
-def test_seeds_go_on_by_themselves_where_the_first_has_ended():
-    """Runs of 2 and 4 rounds: the mean is of two, and the longer one is drawn on from there."""
-    drawn = []
-    panel = SimpleNamespace(plot=lambda x, y, **_: drawn.append((list(x), list(y))))
-    ended = [record(round=r, accuracy=r / 10, simulated_seconds=5.0) for r in (1, 2)]
-    longer = [record(round=r, accuracy=r / 5, simulated_seconds=3.0) for r in (1, 2, 3, 4)]
-    tails(panel, [ended, longer], "accuracy", "#000000", "simulated_seconds")
-    assert drawn == [([6.0, 9.0, 12.0], [0.4, 0.6, 0.8])]
-    assert over([ended, longer], "accuracy")[0].tolist() == [1, 2]
-    tails(panel, [ended, ended], "accuracy", "#000000")
-    assert len(drawn) == 1
 
 
 def test_of_the_same_run_twice_the_longer_counts(tmp_path):
@@ -143,27 +110,27 @@ def test_of_the_same_run_twice_the_longer_counts(tmp_path):
     for name, rounds in (("a-broken-off", 2), ("b-whole", 4)):
         folder = run(e.changed({"rounds": rounds}), tmp_path / name).folder
         (folder / "experiment.toml").write_text(e.changed({"rounds": 4}).resolved().to_toml())
-    (group,) = collected([tmp_path])
-    assert [len(found.records) for found in group.runs] == [4]
+    (group,) = collect_runs([tmp_path])
+    assert [len(r.records) for r in group.runs] == [4]
     assert group.unfinished == 0
 
 
 def test_what_is_not_over_is_not_ranked(tmp_path):
     e = preset("digits").changed({"rounds": 3, "target": 0.1})
     run(e.changed({"method": "fedavg"}), tmp_path / "avg")
-    steps = recorded(e.changed({"method": "feddyn"}), tmp_path / "dyn")
+    steps = run_and_record(e.changed({"method": "feddyn"}), tmp_path / "dyn")
     next(steps)
     steps.close()
-    said = headline(collected([tmp_path]))
-    assert "fewest" not in said
-    assert "FedDyn (keep) is not over: 1 of 1 runs stopped early" in said
+    headline = make_headline(collect_runs([tmp_path]))
+    assert "fewest" not in headline
+    assert "FedDyn (keep) is not over: 1 of 1 runs stopped early" in headline
     one, two = (run(e.changed({"method": "fedavg", "seed": seed}), tmp_path / f"more-{seed}") for seed in (1, 2))
     assert one.summary["finished"] and two.summary["finished"]
-    steps = recorded(e.changed({"method": "feddyn"}), tmp_path / "dyn", resume=True)
+    steps = run_and_record(e.changed({"method": "feddyn"}), tmp_path / "dyn", resume=True)
     list(steps)
-    groups = collected([tmp_path])
-    assert "fewest" not in headline(groups), "three seeds against one"
-    assert "up to 3 seeds" in page(groups)
+    groups = collect_runs([tmp_path])
+    assert "fewest" not in make_headline(groups), "three seeds against one"
+    assert "up to 3 seeds" in make_page(groups)
 
 
 def test_runs_that_are_going_on_can_be_looked_at(tmp_path):
@@ -180,7 +147,7 @@ def test_runs_that_are_going_on_can_be_looked_at(tmp_path):
     thread = Thread(target=swap)
     thread.start()
     try:
-        assert all(len(collected([tmp_path])) == 1 for _ in range(50))
+        assert all(len(collect_runs([tmp_path])) == 1 for _ in range(50))
     finally:
         over.set()
         thread.join()
@@ -189,7 +156,7 @@ def test_runs_that_are_going_on_can_be_looked_at(tmp_path):
 def test_other_options_have_a_name_and_a_look_of_their_own(tmp_path):
     for mu in (0.1, 1.0):
         run(preset("digits").changed({"rounds": 1, "method": "fedprox", "mu": mu}), tmp_path / f"{mu}")
-    groups = collected([tmp_path])
+    groups = collect_runs([tmp_path])
     assert [group.label for group in groups] == ["FedProx (keep), fedprox.mu 0.1", "FedProx (keep), fedprox.mu 1.0"]
     assert len({_style(groups, group) for group in groups}) == 2
 
@@ -197,23 +164,23 @@ def test_other_options_have_a_name_and_a_look_of_their_own(tmp_path):
 def test_other_targets_are_not_compared(tmp_path):
     for target in (0.1, 0.99):
         run(preset("digits").changed({"rounds": 1, "target": target}), tmp_path / f"{target}")
-    said = headline(collected([tmp_path]))
-    assert "fewest" not in said
-    assert "target 0.1 reached 10%" in said
-    assert "target 0.99 did not reach 99%" in said
+    headline = make_headline(collect_runs([tmp_path]))
+    assert "fewest" not in headline
+    assert "target 0.1 reached 10%" in headline
+    assert "target 0.99 did not reach 99%" in headline
 
 
 def test_a_damaged_partition_is_left_out(tmp_path):
     run(preset("digits").changed({"rounds": 1}), tmp_path / "run")
     (tmp_path / "run" / "partition.json").write_text("[")
-    assert "Who holds what" not in page(collected([tmp_path / "run"]))
+    assert "Who holds what" not in make_page(collect_runs([tmp_path / "run"]))
 
 
 def test_names_are_escaped(tmp_path):
     run(preset("digits").changed({"rounds": 1}), tmp_path / "run")
     toml = tmp_path / "run" / "experiment.toml"
     toml.write_text(toml.read_text().replace('model = "mlp"', 'model = "<script>alert(1)</script>"'))
-    assert "<script>alert" not in page(collected([tmp_path / "run"]))
+    assert "<script>alert" not in make_page(collect_runs([tmp_path / "run"]))
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +190,7 @@ def browser(compared_folder):
     from selenium.webdriver.chrome.service import Service
 
     file = compared_folder / "report.html"
-    file.write_text(page(collected([compared_folder])))
+    file.write_text(make_page(collect_runs([compared_folder])))
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
@@ -237,6 +204,7 @@ def browser(compared_folder):
         driver.quit()
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -263,6 +231,7 @@ def test_nothing_overflows_and_nothing_is_blank(browser, width, scheme):
     assert all(w > 250 and h > 100 and paths > 5 for w, h, paths in boxes)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_switch_works_and_the_console_is_quiet(browser):
     from selenium.webdriver.common.by import By
@@ -278,11 +247,10 @@ def test_the_switch_works_and_the_console_is_quiet(browser):
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_figures_hold_ink(browser):
     """A picture of a figure has many colours; a blank one has one or two."""
-    import io
-
     from PIL import Image
     from selenium.webdriver.common.by import By
 

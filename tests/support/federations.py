@@ -1,4 +1,4 @@
-"""Small federations for tests: quadratics that can be worked out by hand, and a fleet that does what it is told."""
+"""Small federations for tests: quadratics that can be worked out by hand, and a fleet that follows a script."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedlga.backends.serial import Serial
-from fedlga.completion import Look, look
-from fedlga.federation import Federation, rounds
-from fedlga.fleet import Effort, Fleet
-from fedlga.local import Devices
-from fedlga.methods.base import Method
-from fedlga.models import FlatModel
-from fedlga.stragglers import Keep, Policy
-from fedlga.types import Evaluation, Record, Server, Update
+from fedlga.backends.serial import SerialBackend
+from fedlga.core.aggregation.base import AggregationRule
+from fedlga.core.aggregation.mean import Mean
+from fedlga.core.aggregator import Aggregator
+from fedlga.core.completion.digest import UpdateDigest, summarise
+from fedlga.core.fleet import Effort, Fleet, Workload
+from fedlga.core.method import Method
+from fedlga.core.optimizers.base import ServerOptimizer
+from fedlga.core.optimizers.sgd import Sgd
+from fedlga.core.policies.base import Policy
+from fedlga.core.policies.keep import Keep
+from fedlga.core.round import Federation, run_rounds
+from fedlga.core.types import Evaluation, Record, ServerState, Update
+from fedlga.learning.evaluation import TestSet
+from fedlga.learning.models import FlatModel
+from fedlga.learning.training import Devices, TrainingOptions
 
 
 class Quadratic(nn.Module):
@@ -35,15 +42,15 @@ class Quadratic(nn.Module):
 
 @dataclass(frozen=True)
 class ScriptedFleet(Fleet):
-    """Does exactly the steps it is told, round by round; device d does script[round][d] of work[d]."""
+    """Device d does script[round][d] of its steps; the last row of the script repeats."""
 
     script: Sequence[Sequence[int]] = ()
 
-    def effort(self, round: int, devices: Sequence[int]) -> list[Effort]:
-        told = self.script[min(round, len(self.script) - 1)]
+    def efforts(self, round: int, devices: Sequence[int]) -> list[Effort]:
+        steps = self.script[min(round, len(self.script) - 1)]
+        asked, deadline = self.workload.steps, self.workload.deadline
         return [
-            Effort(d, told[d], self.work[d], self.deadline * self.work[d] / max(told[d], 1), lost=told[d] == 0)
-            for d in devices
+            Effort(d, steps[d], asked[d], deadline * asked[d] / max(steps[d], 1), lost=steps[d] == 0) for d in devices
         ]
 
 
@@ -57,51 +64,53 @@ def quadratics(
     curvatures: Sequence[float] | None = None,
     start: tuple[float, float] = (0.0, 0.0),
     policy: Policy | None = None,
+    rule: AggregationRule | None = None,
+    optimizer: ServerOptimizer | None = None,
     cohort: int | None = None,
     copies: Sequence[int] | None = None,
     **settings: Any,
-) -> tuple[Federation, Server]:
-    """A federation in which device i holds the quadratic with centre i; `copies` of it, where sizes should differ.
+) -> tuple[Federation, ServerState]:
+    """Return a federation in which device i holds the quadratic with centre i; `copies` of it, if sizes should differ.
 
-    A device whose script says 0 sends nothing: so N devices with fewer that report.
+    A device whose script says 0 sends nothing, so fewer than N devices report.
     """
     curvatures = curvatures or [1.0] * len(centres)
     copies = copies or [1] * len(centres)
     pixels = [[a, *b] for a, b, n in zip(curvatures, centres, copies, strict=True) for _ in range(n)]
     ends = np.cumsum(copies)
     model = FlatModel(Quadratic(start), lambda losses, labels: losses.mean())
+    images, labels = torch.tensor(pixels).reshape(-1, 1, 1, 3), torch.zeros(len(pixels), dtype=torch.int64)
     devices = Devices(
         method=method,
         model=model,
-        images=torch.tensor(pixels).reshape(-1, 1, 1, 3),
-        labels=torch.zeros(len(pixels), dtype=torch.int64),
+        images=images,
+        labels=labels,
         parts=[np.arange(end - n, end) for n, end in zip(copies, ends, strict=True)],
-        batch_size=1,
+        options=TrainingOptions(batch_size=1),
     )
     defaults: dict[str, Any] = {"lr_decay": 0.0, "momentum": 0.0, "seed": 0, "replacement": False, "by_examples": False}
     federation = Federation(
-        method=method,
-        policy=policy or Keep(),
-        fleet=ScriptedFleet(0, [asked] * len(centres), asked, float(asked), 0.0, script),
-        backend=Serial(devices),
-        evaluate=lambda w: Evaluation(0.0, 0.0),
+        aggregator=Aggregator(method, policy or Keep(), rule or Mean(), optimizer or Sgd()),
+        fleet=ScriptedFleet(Workload(0, [asked] * len(centres), asked, float(asked)), script),
+        backend=SerialBackend(devices, TestSet(model, images[:0], labels[:0])),
+        evaluate=lambda scores: Evaluation(0.0, 0.0),
         examples=list(copies),
         cohort=cohort or len(centres),
         lr=lr,
         **{**defaults, **settings},
     )
-    return federation, Server(round=0, w=model.vector.clone())
+    return federation, ServerState(round=0, w=model.vector.clone())
 
 
-def play(federation: Federation, server: Server, count: int) -> tuple[Server, list[Record]]:
-    """Run `count` rounds."""
-    played = list(rounds(federation, server, server.round + count))
-    return played[-1][0], [record for _, record in played]
+def play(federation: Federation, state: ServerState, count: int) -> tuple[ServerState, list[Record]]:
+    """Run `count` rounds; return the last state and all records."""
+    rounds = list(run_rounds(federation, state, state.round + count))
+    return rounds[-1][0], [record for _, record in rounds]
 
 
 def update(device: int = 0, delta: Sequence[float] = (1.0, 0.0), steps: int = 1, asked: int = 1, **more: Any) -> Update:
-    """An update as a device would send it."""
-    defaults: dict[str, Any] = {"examples": 1, "train_loss": 0.0, "extra": {}, "lr": 0.1, "momentum": 0.0}
+    """Return an update as a device would send it."""
+    defaults: dict[str, Any] = {"examples": 1, "train_loss": 0.0, "uploads": {}, "lr": 0.1, "momentum": 0.0}
     return Update(device=device, delta=torch.tensor(delta), steps=steps, steps_asked=asked, **{**defaults, **more})
 
 
@@ -110,6 +119,6 @@ def close(vector: torch.Tensor, expected: Sequence[float], tolerance: float = 1e
     torch.testing.assert_close(vector, torch.tensor(expected), rtol=0, atol=tolerance)
 
 
-def looks(updates: Sequence[Update]) -> dict[int, Look]:
-    """What completing looks at of each update."""
-    return {u.device: look(u.delta) for u in updates}
+def digests_of(updates: Sequence[Update]) -> dict[int, UpdateDigest]:
+    """Return what completion reads of each update, by device."""
+    return {u.device: summarise(u.delta) for u in updates}

@@ -1,4 +1,4 @@
-"""Models as a user would bring them."""
+"""A user's own models, good and bad."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def not_a_module(shape, classes):
 
 
 class Viewing(nn.Module):
-    """A convolution whose outcome is flattened with `view`, which takes no other order of channels."""
+    """A convolution whose output is flattened with `view`, which does not work with channels last."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

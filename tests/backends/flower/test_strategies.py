@@ -1,4 +1,4 @@
-"""The strategies for other people's Flower apps: numbers by hand, and whatever a client may send."""
+"""The strategies for other people's Flower apps: rounds worked out by hand, and whatever a client may send."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import math
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-import grids  # noqa: F401  # a process of a run
+import grids  # noqa: F401  # it makes this process one of a Flower run
 from federations import Quadratic, play, quadratics
+from fedlga.backends.flower.local_terms import UPLOADED
+from fedlga.backends.flower.strategies import Unequal
+from fedlga.core.registry import create
+from fedlga.core.settings import BadInput
 from fedlga.flower import FedDyn, FedLGA, FedNova, LocalTerms, Scaffold
-from fedlga.flower.strategies import Unequal
-from fedlga.flower.terms import UPLOADED
-from fedlga.methods import make_method
-from fedlga.settings import BadInput
 
 # Two nodes, A and B, from w = 0: A moves by (2, 0) in one step, B by (0, 3) in two.
 MOVES = {100: ((2.0, 0.0), 1), 200: ((0.0, 3.0), 2)}
 
 
-class Nodes:
+class FixedNodes:
+    """The part of Flower's Grid that a strategy uses to choose nodes."""
+
     def __init__(self, *ids):
         self.ids = list(ids)
 
@@ -33,7 +36,7 @@ class Nodes:
 
 
 def arrays(w=(0.0, 0.0)):
-    """A model of two parameters, and a count that is not of floating point."""
+    """Return a model of two parameters, and a count that is not of floating point."""
     return ArrayRecord(
         {
             "a": Array(np.array([[w[0]]], np.float32)),
@@ -43,30 +46,30 @@ def arrays(w=(0.0, 0.0)):
     )
 
 
-def asked(strategy, w=(0.0, 0.0), round=1, nodes=(100, 200)):
-    messages = list(strategy.configure_train(round, arrays(w), ConfigRecord({"lr": 0.5}), Nodes(*nodes)))
+def ask(strategy, w=(0.0, 0.0), round=1, nodes=(100, 200)):
+    messages = list(strategy.configure_train(round, arrays(w), ConfigRecord({"lr": 0.5}), FixedNodes(*nodes)))
     for number, message in enumerate(messages):
         message.metadata.__dict__["_message_id"] = f"m{number}"
         message.metadata.__dict__["_src_node_id"] = 1
     return messages
 
 
-def answer(message, weights, steps, *, more=None, records=None, examples=1):
+def reply_to(message, weights, steps, *, more=None, records=None, examples=1):
     numbers = {"num-examples": examples, "num-steps": steps, **(more or {})}
     metrics = MetricRecord({name: value for name, value in numbers.items() if value is not None})
     content = RecordDict({"arrays": arrays(weights), "metrics": metrics, **(records or {})})
     return Message(content, reply_to=message)
 
 
-def answers(messages):
-    return [answer(m, *MOVES[m.metadata.dst_node_id]) for m in messages]
+def reply_to_all(messages):
+    return [reply_to(m, *MOVES[m.metadata.dst_node_id]) for m in messages]
 
 
-def weights(record):
+def weights_of(record):
     return [float(record["a"].numpy()[0, 0]), float(record["b"].numpy()[0])]
 
 
-def strategy(cls, **options):
+def make(cls, **options):
     return cls(fraction_evaluate=0.0, **options)
 
 
@@ -88,9 +91,9 @@ def quiet():
     ],
 )
 def test_a_round_by_hand(cls, options, expected):
-    made = strategy(cls, **options)
-    record, metrics = made.aggregate_train(1, answers(asked(made)))
-    assert weights(record) == expected
+    strategy = make(cls, **options)
+    record, metrics = strategy.aggregate_train(1, reply_to_all(ask(strategy)))
+    assert weights_of(record) == expected
     assert {name: (array.shape, array.dtype) for name, array in record.items()} == {
         name: (array.shape, array.dtype) for name, array in arrays().items()
     }
@@ -98,22 +101,73 @@ def test_a_round_by_hand(cls, options, expected):
     assert metrics["completed"] == (1 if cls is FedLGA and expected[0] > 1 else 0)
 
 
-def test_what_a_client_says_it_was_asked_for_counts():
+def test_the_median_of_completed_updates_by_hand():
+    """Three nodes, two steps asked. A did one and moved by (2, 0): completed, (4, 0). B moved by (0, 3), C by (1, 1).
+
+    Of the first parameter the values are 4, 0, 1, and of the second 0, 3, 1: both medians are 1. The means are 5/3
+    and 4/3.
+    """
+    moves = {**MOVES, 300: ((1.0, 1.0), 2)}
+    for aggregation, expected in (("median", [1.0, 1.0]), ("mean", [5 / 3, 4 / 3])):
+        strategy = make(FedLGA, aggregation=aggregation, options={"scale": "linear"})
+        replies = [reply_to(m, *moves[m.metadata.dst_node_id]) for m in ask(strategy, nodes=(100, 200, 300))]
+        record, metrics = strategy.aggregate_train(1, replies)
+        assert weights_of(record) == pytest.approx(expected, rel=1e-6)
+        assert metrics["completed"] == 1
+
+
+def test_the_median_counts_examples_by_hand():
+    """As above, without completion, and B has three examples of five: more than half, so both medians are B's."""
+    strategy = make(Unequal, aggregation="median")
+    replies = [
+        reply_to(m, *{**MOVES, 300: ((1.0, 1.0), 2)}[m.metadata.dst_node_id],
+                 examples=3 if m.metadata.dst_node_id == 200 else 1)
+        for m in ask(strategy, nodes=(100, 200, 300))
+    ]  # fmt: skip
+    assert weights_of(strategy.aggregate_train(1, replies)[0]) == [0.0, 3.0]
+
+
+def test_two_rounds_with_server_momentum_by_hand():
+    """Both rounds move the mean by d = (1, 3/2). With beta = 1/2 and eta_g = 2:
+
+    v1 = d = (1, 1.5)                      w1 = 0 + 2 v1 = (2, 3)
+    v2 = 1/2 v1 + d = (1.5, 2.25)          w2 = w1 + 2 v2 = (5, 7.5)
+    """
+    strategy = make(Unequal, server_optimizer="momentum", options={"beta": 0.5, "eta_g": 2.0})
+    record, _ = strategy.aggregate_train(1, reply_to_all(ask(strategy)))
+    assert weights_of(record) == [2.0, 3.0]
+    messages = ask(strategy, w=(2.0, 3.0), round=2)
+    moved = {100: ((4.0, 3.0), 1), 200: ((2.0, 6.0), 2)}  # A by (2, 0) and B by (0, 3), from (2, 3)
+    record, _ = strategy.aggregate_train(2, [reply_to(m, *moved[m.metadata.dst_node_id]) for m in messages])
+    assert weights_of(record) == [5.0, 7.5]
+
+
+def test_a_round_by_hand_without_flowers_private_functions(monkeypatch):
+    """A reply with an error is left out, and the other is aggregated, as with them."""
+    monkeypatch.delattr(FedAvg, "_check_and_log_replies")
+    strategy = make(FedLGA)
+    good, other = sorted(ask(strategy), key=lambda m: m.metadata.dst_node_id)
+    failed = Message(Error(code=2, reason="the disk is full"), reply_to=other)
+    record, _ = strategy.aggregate_train(1, [reply_to(good, *MOVES[100]), failed])
+    assert weights_of(record) == [2.0, 0.0]
+
+
+def test_what_a_client_reports_it_was_asked_for_counts():
     """B did its two of two, A its one of one: A is finished, and nothing is completed."""
-    made = strategy(FedLGA, options={"scale": "linear"})
-    replies = [answer(m, *MOVES[m.metadata.dst_node_id], more={"num-steps-asked": MOVES[m.metadata.dst_node_id][1]})
-               for m in asked(made)]  # fmt: skip
-    assert weights(made.aggregate_train(1, replies)[0]) == [1.0, 1.5]
+    strategy = make(FedLGA, options={"scale": "linear"})
+    replies = [reply_to(m, *MOVES[m.metadata.dst_node_id], more={"num-steps-asked": MOVES[m.metadata.dst_node_id][1]})
+               for m in ask(strategy)]  # fmt: skip
+    assert weights_of(strategy.aggregate_train(1, replies)[0]) == [1.0, 1.5]
 
 
 def test_examples_are_weights():
-    made = strategy(Unequal)
-    replies = [answer(m, *MOVES[m.metadata.dst_node_id], examples=3 if m.metadata.dst_node_id == 100 else 1)
-               for m in asked(made)]  # fmt: skip
-    assert weights(made.aggregate_train(1, replies)[0]) == [1.5, 0.75]
+    strategy = make(Unequal)
+    replies = [reply_to(m, *MOVES[m.metadata.dst_node_id], examples=3 if m.metadata.dst_node_id == 100 else 1)
+               for m in ask(strategy)]  # fmt: skip
+    assert weights_of(strategy.aggregate_train(1, replies)[0]) == [1.5, 0.75]
 
 
-BAD = {
+WRONG = {
     "not a number": ({"weights": (math.nan, 0.0)}, "not a number"),
     "no steps said": ({"steps": None}, "no num-steps"),
     "no step": ({"steps": 0}, "single step"),
@@ -128,83 +182,91 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_what_cannot_be_is_left_out(bad, caplog):
-    changes, reason = BAD[bad]
-    made = strategy(FedLGA)
-    good, other = sorted(asked(made), key=lambda m: m.metadata.dst_node_id)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_reply_that_cannot_be_right_is_left_out(wrong, caplog):
+    changes, reason = WRONG[wrong]
+    strategy = make(FedLGA)
+    good, other = sorted(ask(strategy), key=lambda m: m.metadata.dst_node_id)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         logging.getLogger("flwr").propagate = True
-        wrong = answer(other, **{"weights": (5.0, 5.0), "steps": 2, **changes})
-        record, _ = made.aggregate_train(1, [answer(good, *MOVES[100]), wrong])
-    assert weights(record) == [2.0, 0.0]
+        reply = reply_to(other, **{"weights": (5.0, 5.0), "steps": 2, **changes})
+        record, _ = strategy.aggregate_train(1, [reply_to(good, *MOVES[100]), reply])
+    assert weights_of(record) == [2.0, 0.0]
     assert "left out node 200" in caplog.text
     assert reason in caplog.text
 
 
 @pytest.mark.parametrize("first", [100, 200])
-def test_only_who_did_not_finish_need_say_what_it_was_asked_for(first):
-    """Whoever answers first: A says it did one step of two, B that it did two."""
-    made = strategy(FedLGA, options={"scale": "linear"})
-    messages = sorted(asked(made), key=lambda m: m.metadata.dst_node_id != first)
+def test_only_a_client_that_did_not_finish_needs_to_report_what_it_was_asked_for(first):
+    """Whichever replies first: A reports one step of two, B reports two steps."""
+    strategy = make(FedLGA, options={"scale": "linear"})
+    messages = sorted(ask(strategy), key=lambda m: m.metadata.dst_node_id != first)
     more = {100: {"num-steps-asked": 2, "loss": 3.0, "losses": [1.0]}, 200: {"loss": 1.0, "losses": [1.0, 2.0]}}
-    replies = [answer(m, *MOVES[m.metadata.dst_node_id], more=more[m.metadata.dst_node_id]) for m in messages]
-    record, metrics = made.aggregate_train(1, replies)
-    assert weights(record) == [2.0, 1.5]
+    replies = [reply_to(m, *MOVES[m.metadata.dst_node_id], more=more[m.metadata.dst_node_id]) for m in messages]
+    record, metrics = strategy.aggregate_train(1, replies)
+    assert weights_of(record) == [2.0, 1.5]
     assert metrics["completed"] == 1
     assert metrics["loss"] == 2.0
-    assert set(metrics) == {"completed", "loss", "num-steps"}  # what not all have, or at another length, has no mean
+    assert set(metrics) == {
+        "completed",
+        "loss",
+        "num-steps",
+    }  # what not all report in one form has no mean
 
 
-def test_who_did_hundreds_of_times_more_as_asked_is_believed():
-    made = strategy(FedLGA, options={"scale": 1.0})
-    first, second = sorted(asked(made), key=lambda m: m.metadata.dst_node_id)
+def test_a_client_that_did_hundreds_of_times_more_because_it_was_asked_to_is_used():
+    strategy = make(FedLGA, options={"scale": 1.0})
+    first, second = sorted(ask(strategy), key=lambda m: m.metadata.dst_node_id)
     more = {"num-steps-asked": 1000}
-    replies = [answer(first, (2.0, 0.0), 5, more=more), answer(second, (0.0, 3.0), 1000, more=more)]
-    assert weights(made.aggregate_train(1, replies)[0]) == [1.0, 1.5]
+    replies = [reply_to(first, (2.0, 0.0), 5, more=more), reply_to(second, (0.0, 3.0), 1000, more=more)]
+    assert weights_of(strategy.aggregate_train(1, replies)[0]) == [1.0, 1.5]
 
 
 def test_another_shape_is_left_out():
-    made = strategy(FedLGA)
-    first, second = asked(made)
-    wrong = answer(second, (1.0, 1.0), 2)
+    strategy = make(FedLGA)
+    first, second = ask(strategy)
+    wrong = reply_to(second, (1.0, 1.0), 2)
     wrong.content["arrays"]["a"] = Array(np.zeros((2, 2), np.float32))
-    missing = answer(first, (1.0, 1.0), 2)
+    missing = reply_to(first, (1.0, 1.0), 2)
     del missing.content["arrays"]["b"]
-    assert made.aggregate_train(1, [wrong, missing]) == (None, None)
+    assert strategy.aggregate_train(1, [wrong, missing]) == (None, None)
 
 
 @given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 4))
 def test_the_same_seed_chooses_the_same_nodes(seed, round, size):
-    def chosen(order):
-        made = strategy(FedLGA, seed=seed, fraction_train=size / 8, min_train_nodes=1)
-        return [m.metadata.dst_node_id for m in asked(made, round=round, nodes=order)]
+    def choose(order):
+        strategy = make(FedLGA, seed=seed, fraction_train=size / 8, min_train_nodes=1)
+        return [m.metadata.dst_node_id for m in ask(strategy, round=round, nodes=order)]
 
     ids = [10, 20, 30, 40, 50, 60, 70, 80]
-    assert chosen(ids) == chosen(ids[::-1])
+    assert choose(ids) == choose(ids[::-1])
 
 
-def test_nobody_is_asked_and_nothing_comes_of_it():
-    assert strategy(FedLGA, fraction_train=0.0).aggregate_train(1, []) == (None, None)
+def test_if_no_client_is_asked_nothing_is_aggregated():
+    assert make(FedLGA, fraction_train=0.0).aggregate_train(1, []) == (None, None)
 
 
-def test_the_deadline_is_told():
-    assert asked(strategy(FedLGA, deadline=12.5))[0].content["config"]["deadline"] == 12.5
+def test_the_deadline_is_sent():
+    assert ask(make(FedLGA, deadline=12.5))[0].content["config"]["deadline"] == 12.5
 
 
 def test_settings_are_checked():
     with pytest.raises(BadInput, match="stragglers"):
         FedLGA(stragglers="drop")
-    with pytest.raises(BadInput, match="no such"):
+    with pytest.raises(BadInput, match="options: got mu; none of fedlga, complete, mean, sgd has such a setting"):
         FedLGA(options={"mu": 1.0})
     with pytest.raises(BadInput, match="lr: got 0"):
         FedNova(options={"mu": 0.1})
     with pytest.raises(BadInput, match="alpha"):
         FedDyn(options={"alpha": -1.0})
+    with pytest.raises(BadInput, match=r"aggregation: .*did you mean 'median'"):
+        FedLGA(aggregation="medain")
+    with pytest.raises(BadInput, match="none of fedlga, complete, median, sgd has such a setting"):
+        FedLGA(aggregation="median", options={"trim": 0.2})
 
 
-def client(message, home, node, centre, steps, *, helped=True):
-    """Somebody's Flower client: SGD at 1/2 on 1/2 |w - centre|^2, with a parameter of its own order and names."""
+def train_own_loop(message, home, node, centre, steps, *, with_terms=True):
+    """Train as a client of a user's own does: SGD at 1/2 on 1/2 |w - centre|^2, with LocalTerms in its loop."""
     model = Quadratic((0.0, 0.0))
     state = message.content["arrays"].to_torch_state_dict()
     model.load_state_dict(state)
@@ -219,7 +281,7 @@ def client(message, home, node, centre, steps, *, helped=True):
         optimizer.step()
     metrics = MetricRecord({"num-examples": 1, "num-steps": steps, "num-steps-asked": 2})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
-    for key, record in (terms.uploads(steps) if helped else {}).items():
+    for key, record in (terms.uploads(steps) if with_terms else {}).items():
         content[key] = record
     return Message(content, reply_to=message)
 
@@ -233,37 +295,37 @@ def client(message, home, node, centre, steps, *, helped=True):
         (FedDyn, "feddyn", {"alpha": 0.5}),
     ],
 )
-def test_a_clients_own_loop_gives_what_ours_gives(cls, name, options, tmp_path):
+def test_a_clients_own_loop_gives_what_our_federation_gives(cls, name, options, tmp_path):
     """Three rounds of two devices out of four, with memory on both sides, against the federation itself."""
     centres = [(4.0, 0.0), (0.0, 4.0), (9.0, 9.0), (-9.0, 9.0)]
     script = [[1, 2, 0, 0], [2, 1, 0, 0], [1, 1, 0, 0]]
-    federation = quadratics(make_method(name, options), centres=centres, script=script, asked=2, lr=0.5)
-    server, _ = play(*federation, 3)
-    made = strategy(cls, devices=4, options=options, lr=0.5)
+    federation = quadratics(create("method", name, options), centres=centres, script=script, asked=2, lr=0.5)
+    state, _ = play(*federation, 3)
+    strategy = make(cls, devices=4, options=options, lr=0.5)
     current = ArrayRecord(Quadratic((0.0, 0.0)).state_dict())
     for round, done in enumerate(script, start=1):
-        messages = list(made.configure_train(round, current, ConfigRecord({}), Nodes(0, 1)))
+        messages = list(strategy.configure_train(round, current, ConfigRecord({}), FixedNodes(0, 1)))
         for number, message in enumerate(messages):
             message.metadata.__dict__["_message_id"] = f"m{number}"
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
-            replies.append(client(message, tmp_path, node, centres[node], done[node]))
-        record, _ = made.aggregate_train(round, replies)
+            replies.append(train_own_loop(message, tmp_path, node, centres[node], done[node]))
+        record, _ = strategy.aggregate_train(round, replies)
         assert record is not None
         current = record
-    np.testing.assert_allclose(current["w"].numpy(), server.w.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(current["w"].numpy(), state.w.numpy(), rtol=1e-5)
 
 
-def test_scaffold_says_what_a_client_forgot(tmp_path, caplog):
-    made = strategy(Scaffold)
+def test_scaffold_logs_what_a_client_left_out(tmp_path, caplog):
+    strategy = make(Scaffold)
     messages = list(
-        made.configure_train(1, ArrayRecord(Quadratic((0.0, 0.0)).state_dict()), ConfigRecord({}), Nodes(0, 1))
+        strategy.configure_train(1, ArrayRecord(Quadratic((0.0, 0.0)).state_dict()), ConfigRecord({}), FixedNodes(0, 1))
     )
     for message in messages:
         message.metadata.__dict__["_message_id"] = "m"
-    replies = [client(m, tmp_path, m.metadata.dst_node_id, (1.0, 1.0), 1, helped=False) for m in messages]
+    replies = [train_own_loop(m, tmp_path, m.metadata.dst_node_id, (1.0, 1.0), 1, with_terms=False) for m in messages]
     logging.getLogger("flwr").propagate = True
-    assert made.aggregate_train(1, replies) == (None, None)
+    assert strategy.aggregate_train(1, replies) == (None, None)
     assert "scaffold needs LocalTerms" in caplog.text
     assert UPLOADED not in replies[0].content

@@ -1,23 +1,25 @@
-"""All that crosses between a node and the SuperLink, byte by byte: updates and agreed numbers, never the data."""
+"""All that goes between a node and the SuperLink, byte by byte: updates and agreed numbers, never the data."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import signal
 import socket
 import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_weights
 
-from fedlga.flower.deployment import init
-from fedlga.flower.trial import Trial
-from fedlga.runs import read
-from test_flower_fleet import LONGEST, free_ports, logs, start_app, wait
+from fedlga.experiments.records import read_run
+from trials import BIN, LONGEST, QuickTrial, free_ports, listens, make_trial, read_logs, start_app, wait_until
+
+pytestmark = pytest.mark.slow
 
 TASK = """
 import numpy as np
@@ -37,8 +39,14 @@ def test_data():
 """
 
 
+class PlainTrial(QuickTrial):
+    """A trial in which Flower starts the processes that work on messages as it does by itself."""
+
+    fork = False
+
+
 class Recorder:
-    """A wire with a tap: whatever goes through is kept."""
+    """A proxy between a node and the SuperLink that keeps all bytes."""
 
     def __init__(self, port: int, target: int) -> None:
         self.up, self.down = bytearray(), bytearray()
@@ -71,27 +79,25 @@ class Recorder:
         self._server.close()
 
 
-def arrays_in(stream: bytes) -> list[np.ndarray]:
-    """Every array that stands in it, in the form in which Flower sends arrays."""
-    starts = [found.start() for found in re.finditer(re.escape(b"\x93NUMPY"), stream)]
+def find_arrays(stream: bytes) -> list[np.ndarray]:
+    """Return every array in a stream, in the form in which Flower sends arrays."""
+    starts = [match.start() for match in re.finditer(re.escape(b"\x93NUMPY"), stream)]
     return [np.load(io.BytesIO(stream[start:]), allow_pickle=False) for start in starts]
 
 
 def test_only_updates_and_numbers_leave_a_node(tmp_path):
-    """Without TLS, or there would be nothing to read."""
+    """Without TLS, which would hide what is sent. Flower starts a process for every message here."""
     port = free_ports()
-    init(tmp_path / "fleet", nodes=1, port=port)
-    trial = Trial(tmp_path / "fleet")
+    trial = make_trial(tmp_path / "fleet", 1, port, PlainTrial)
     (trial.folder / "flower" / "config.toml").write_text(
         f'[superlink]\ndefault = "fleet"\n[superlink.fleet]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     (trial.folder / "app" / "fleet_app" / "task.py").write_text(TASK)
-    (trial.folder / "logs").mkdir()
-    home, wire = Path(sys.executable).parent, Recorder(port + 2, port)
+    recorder = Recorder(port + 2, port)
     state = trial.folder / "state"
-    superlink = [str(home / "flower-superlink"), "--insecure", "--port", str(port)]
+    superlink = [str(BIN / "flower-superlink"), "--insecure", "--port", str(port)]
     superlink += ["--disable-runtime-dependency-installation"]
-    node = [str(home / "flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port + 2}"]
+    node = [str(BIN / "flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port + 2}"]
     node += ["--port", str(port + 1), "--node-config", f'device=0 state-dir="{state}"']
     processes = []
     try:
@@ -101,24 +107,24 @@ def test_only_updates_and_numbers_leave_a_node(tmp_path):
                 processes.append(
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
                 )
-            wait(lambda: _listens(port), trial)
-        wait(lambda: trial.online() == 1, trial)
-        settings = {"rounds": 2, "devices": 1, "cohort": 1, "deadline": 60.0, "grace": 60.0, "method": "scaffold"}
-        assert start_app(trial, trial.folder / "app", tmp_path / "r", **settings).wait(timeout=LONGEST) == 0, logs(
-            trial
-        )
+            wait_until(lambda: listens(port), trial)
+        wait_until(lambda: trial.online() == 1, trial)
+        settings = {"rounds": 2, "devices": 1, "cohort": 1, "deadline": 60.0, "grace": 600.0, "method": "scaffold"}
+        process = start_app(trial, trial.folder / "app", tmp_path / "r", **settings)
+        assert process.wait(timeout=LONGEST) == 0, read_logs(trial)
     finally:
         for process in processes[::-1]:
-            os.killpg(process.pid, 15)
+            os.killpg(process.pid, signal.SIGTERM)
             process.wait(timeout=60)
-        wire.close()
+        recorder.close()
 
-    up, down = bytes(wire.up), bytes(wire.down)
-    assert [len(record.used) for record in read(tmp_path / "r").records] == [1, 1]
+    up, down = bytes(recorder.up), bytes(recorder.down)
+    assert [len(record.used) for record in read_run(tmp_path / "r").records] == [1, 1]
+    assert all(torch.isfinite(v).all() for v in load_weights(tmp_path / "r" / "model.safetensors").values())
     size = 64 * 64 + 64 + 64 * 10 + 10
-    sent = arrays_in(up)
+    sent = find_arrays(up)
     assert [(array.shape, array.dtype) for array in sent] == [((size,), np.float32)] * 4  # delta and control, twice
-    assert len(up) < sum(array.nbytes for array in sent) + 100_000  # and besides them, little
+    assert len(up) < sum(array.nbytes for array in sent) + 100_000  # little besides them
     rng = np.random.default_rng(7)
     images, labels = rng.random((40, 1, 8, 8), np.float32), rng.integers(0, 10, 40)
     for image in images:
@@ -126,13 +132,8 @@ def test_only_updates_and_numbers_leave_a_node(tmp_path):
             assert form.tobytes()[:32] not in up
     for form in (labels, labels.astype(np.int32), labels.astype(np.uint8)):
         assert form.tobytes()[:40] not in up
-    assert any(array.tobytes() in down for array in arrays_in(down))  # the search does find what is there
+    assert any(array.tobytes() in down for array in find_arrays(down))  # such a search finds what is there
     [memory] = [load_file(file)["control"] for file in state.glob("*/1.safetensors")]
     assert memory.shape == (size,)
     assert memory.tobytes() not in up
     assert sent[1].tobytes() in up
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,24 +1,22 @@
-"""The real sources, fetched for real: `make test-sources`. Whatever can be reached must give the same tensors."""
+"""The real sources (`make test-sources`): all that can be reached must give the same tensors."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
 
-from fedlga.data import datasets
-from fedlga.data.datasets import DATASETS, load
-from fedlga.settings import BadInput
+from fedlga.core.registry import find
+from fedlga.core.settings import BadInput
+from fedlga.learning.datasets.cache import load
 
 pytestmark = pytest.mark.sources
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10", "cifar-100"])
 def test_every_source_that_can_be_reached_gives_the_same_tensors(name, tmp_path, monkeypatch, capsys):
-    real, loaded = DATASETS[name], {}
-    for number, source in enumerate(real.sources):
-        monkeypatch.setitem(datasets.DATASETS, name, replace(real, sources=(source,)))
+    cls, loaded = find("dataset", name), {}
+    for number, source in enumerate(cls.sources):
+        monkeypatch.setattr(cls, "sources", (source,))
         try:
             loaded[source.name] = load(name, tmp_path / str(number))
         except BadInput as error:

@@ -1,0 +1,5 @@
+"""The fixture `fedlga`, for all tests of the command line."""
+
+from commands import fedlga
+
+__all__ = ["fedlga"]

@@ -1,0 +1,115 @@
+"""Comparisons: which runs there are, what is done again, and the table by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedlga.core.settings import BadInput
+from fedlga.experiments.compare import (
+    Plan,
+    make_table,
+    read_curves,
+    read_summaries,
+    run_folder,
+    run_plan,
+    start,
+    write_tables,
+)
+from fedlga.experiments.presets import preset
+from fedlga.experiments.simulation import load_data
+from run_folders import write_finished
+
+TINY = preset("digits").changed({"rounds": 2, "steps_per_epoch": 1, "lr": 0.1})
+
+
+def test_the_table_by_hand(tmp_path):
+    """FedAvg needs 10, 12 and 14 rounds, FedProx 9 and 15 and never: they are compared on seeds that both reached."""
+    plan = Plan(TINY, {}, ["fedavg", "fedprox"], [], [0, 1, 2])
+    rounds = {("fedavg", 0): 10, ("fedavg", 1): 12, ("fedavg", 2): 14, ("fedprox", 0): 9, ("fedprox", 1): 15}
+    for e in plan.experiments():
+        facts = {"method": e.method, "stragglers": e.policy, "seed": e.seed, "best_accuracy": 0.5}
+        write_finished(run_folder(tmp_path, e), **facts, rounds_to_target=rounds.get((e.method, e.seed)))
+    fedavg, fedprox = make_table(plan, tmp_path)
+    assert (fedavg["seeds"], fedavg["reached"], fedavg["rounds_to_target"], fedavg["rounds_to_target_sd"]) == (
+        3,
+        3,
+        12,
+        2,
+    )
+    assert (fedavg["rounds_more"], fedavg["rounds_more_sd"]) == (0, 0)
+    assert (fedprox["seeds"], fedprox["reached"], fedprox["rounds_to_target"]) == (3, 2, 12)
+    assert fedprox["rounds_more"] == ((9 - 10) + (15 - 12)) / 2
+    assert fedprox["best_accuracy_sd"] == 0
+    assert fedprox["seconds_to_target"] is None
+    write_tables(plan, tmp_path)
+    assert json.loads((tmp_path / "comparison.json").read_text())["table"] == [fedavg, fedprox]
+
+
+def test_runs_come_seed_by_seed():
+    plan = Plan(TINY, {}, ["fedavg", "fedlga"], [], [3, 5])
+    assert [(e.seed, e.method) for e in plan.experiments()] == [
+        *((3, "fedavg"), (3, "fedlga"), (5, "fedavg"), (5, "fedlga")),
+    ]
+
+
+def test_a_bare_name_goes_to_the_methods_that_have_it():
+    plan = Plan(TINY, {"mu": 0.5, "lr": 0.2}, ["fedavg", "fedprox", "fednova"], [], [0])
+    assert [e.options for e in plan.experiments()] == [{}, {"fedprox": {"mu": 0.5}}, {"fednova": {"mu": 0.5}}]
+    assert {e.lr for e in plan.experiments()} == {0.2}
+
+
+def test_a_fleet_and_its_setting_are_changed_together():
+    """A recorded fleet cannot be without its recording: not even between two changes."""
+    plan = Plan(TINY, {"fleet": "trace", "trace": "t.csv"}, ["fedavg"], [], [0])
+    assert plan.experiments()[0].settings("fleet") == {"trace": "t.csv"}
+
+
+def test_a_name_that_none_has_is_refused():
+    with pytest.raises(BadInput, match="mu: there is no such field in the experiment or in any of fedavg, scaffold"):
+        Plan(TINY, {"mu": 0.5}, ["fedavg", "scaffold"], [], [0]).experiments()
+
+
+def test_folders_of_own_classes_have_no_colon(tmp_path):
+    plan = Plan(TINY, {}, ["methods_for_tests:Forgetful"], ["plugins_for_tests:KeepHalf"], [0])
+    (e,) = plan.experiments()
+    assert run_folder(tmp_path, e) == tmp_path / "methods_for_tests.Forgetful-plugins_for_tests.KeepHalf" / "seed-0"
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    plan = Plan(TINY, {"mu": 0.5}, ["fedavg", "fedprox"], [], [0, 1])
+    start(plan, tmp_path / "c", load_data(TINY))
+    assert Plan.load(tmp_path / "c") == plan
+    for text in ("methods = [", "methods = []", 'base = "x"'):
+        (tmp_path / "c" / "comparison.toml").write_text(text)
+        with pytest.raises(BadInput, match=r"--resume: .*comparison\.toml' is damaged"):
+            Plan.load(tmp_path / "c")
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    plan = Plan(TINY, {}, ["fedavg", "fedlga"], [], [0])
+    data = load_data(TINY)
+    start(plan, tmp_path / "c", data)
+    steps = list(run_plan(plan, tmp_path / "c", data))
+    assert [(s.number, s.record.round if s.record else None) for s in steps] == [
+        *((1, 1), (1, 2), (1, None), (2, 1), (2, 2), (2, None)),
+    ]
+    assert [(s.number, s.record) for s in run_plan(plan, tmp_path / "c", data)] == [(1, None), (2, None)]
+    (tmp_path / "c" / "fedlga-complete" / "seed-0" / "summary.json").write_text("{")
+    again = [(s.number, s.record) for s in run_plan(plan, tmp_path / "c", data)]
+    assert again == [(1, None), (2, None)], "all rounds are there: only the summary is written again"
+    assert [s["method"] for s in read_summaries(plan, tmp_path / "c")] == ["fedavg", "fedlga"]
+    assert {pair: [len(r) for r in runs] for pair, runs in read_curves(plan, tmp_path / "c").items()} == {
+        ("fedavg", "keep"): [2],
+        ("fedlga", "complete"): [2],
+    }
+
+
+def test_runs_that_are_not_done_are_not_in_the_table(tmp_path):
+    plan = Plan(TINY, {}, ["fedavg", "fedlga"], [], [0])
+    assert [(row["seeds"], row["reached"], row["best_accuracy"]) for row in make_table(plan, tmp_path)] == [
+        (0, 0, None)
+    ] * 2
+    assert read_curves(plan, Path(tmp_path)) == {}

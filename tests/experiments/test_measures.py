@@ -1,0 +1,144 @@
+"""Measures: one entry in a list is a number in summaries, comparisons and reports."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import fedlga
+from fedlga.experiments.compare import Plan, run_plan, start
+from fedlga.experiments.measures import (
+    BY_NAME,
+    MEASURES,
+    Measure,
+    describe_machine,
+    find_versions,
+    is_finished,
+    rounds_until_target,
+    summarise_run,
+)
+from fedlga.experiments.presets import preset
+from fedlga.experiments.records import read_run, read_summary
+from fedlga.experiments.simulation import load_data
+from fedlga.report.page import collect_runs, make_page
+from run_folders import OLD_RUNS, make_record
+
+TINY = preset("digits").changed({"rounds": 2, "steps_per_epoch": 1, "lr": 0.1})
+
+
+@pytest.fixture
+def new_measure() -> Iterator[Measure]:
+    """One more entry: the number of devices that were selected, over all rounds."""
+    measure = Measure(
+        "devices_selected",
+        "devices selected",
+        ".0f",
+        lambda e, records: float(sum(len(r.devices) for r in records)),
+        table="end",
+        short="selected",
+        in_report=True,
+    )
+    MEASURES.append(measure)
+    yield measure
+    MEASURES.remove(measure)
+
+
+@pytest.mark.usefixtures("new_measure")
+def test_a_new_measure_is_one_entry(tmp_path):
+    plan = Plan(TINY, {}, ["fedavg"], [], [0, 1])
+    data = load_data(TINY)
+    start(plan, tmp_path / "c", data)
+    list(run_plan(plan, tmp_path / "c", data))
+    folder = tmp_path / "c" / "fedavg-keep" / "seed-0"
+    assert json.loads((folder / "summary.json").read_text())["devices_selected"] == 10.0
+    assert read_run(folder).summary["devices_selected"] == 10.0
+    (row,) = csv.DictReader((tmp_path / "c" / "comparison.csv").read_text().splitlines())
+    assert (row["devices_selected"], row["devices_selected_sd"]) == ("10.0", "0.0")
+    runs = list(csv.DictReader((tmp_path / "c" / "runs.csv").read_text().splitlines()))
+    assert [run["devices_selected"] for run in runs] == ["10.0", "10.0"]
+    page = make_page(collect_runs([tmp_path / "c"]))
+    assert "<th scope=col>devices selected</th>" in page
+    assert "<td>10 ± 0</td>" in page
+
+
+def test_a_new_measure_is_known_of_runs_that_are_done():
+    """A run that was finished before the measure was there: it is computed from its records."""
+    folder = OLD_RUNS / "paper-digits" / "base" / "fedlga-complete" / "seed-0"
+    assert "last_train_loss" not in json.loads((folder / "summary.json").read_text())
+    expected = json.loads((folder / "done.json").read_text())["last_train_loss"]
+    assert read_summary(folder)["last_train_loss"] == pytest.approx(expected)
+
+
+def test_without_in_report_it_is_not_on_the_page(tmp_path):
+    fedlga.run(TINY, tmp_path / "run")
+    page = make_page(collect_runs([tmp_path / "run"]))
+    for measure in MEASURES:
+        shown = f"<th scope=col>{measure.title}</th>" in page
+        value = read_run(tmp_path / "run").summary.get(measure.name)
+        assert shown == (measure.in_report and value is not None), measure.name
+
+
+def test_names_and_titles_are_unique():
+    assert len(BY_NAME) == len(MEASURES) == len({m.title for m in MEASURES})
+
+
+def test_the_measures_by_hand():
+    """Three rounds of 1, 2 and 4 seconds; the target of 60 % is reached in the second."""
+    accuracies = {1: 0.5, 2: 0.7, 3: 0.6}
+    records = [
+        make_record(round=r, accuracy=a, seconds=float(2 ** (r - 1)), simulated_seconds=5.0, train_loss=float(r))
+        for r, a in accuracies.items()
+    ]
+    e = TINY.changed({"rounds": 3, "target": 0.6})
+    until = rounds_until_target(e, records)
+    assert until is not None
+    assert [r.round for r in until] == [1, 2]
+    summary = summarise_run(e, records)
+    expected = {
+        "rounds": 3,
+        "rounds_to_target": 2,
+        "seconds_to_target": 3.0,
+        "simulated_seconds_to_target": 10.0,
+        "best_accuracy": 0.7,
+        "final_accuracy": 0.6,
+        "last_accuracy": pytest.approx(0.6),
+        "last_accuracy_slow": None,
+        "last_train_loss": 2.0,
+        "seconds": 7.0,
+        "seconds_per_round": pytest.approx(7 / 3),
+        "simulated_seconds": 15.0,
+        "finished": True,
+        "diverged": False,
+    }
+    assert {name: summary[name] for name in expected} == expected
+    assert "approximation_error" not in summary, "it was not audited"
+    assert "approximation_error" in summarise_run(e.changed({"audit": True}), records)
+
+
+def test_a_run_without_rounds_has_a_summary():
+    summary = summarise_run(TINY, [])
+    assert (summary["rounds"], summary["finished"], summary["best_accuracy"]) == (0, False, None)
+
+
+def test_only_the_last_ten_evaluations_are_the_end():
+    records = [make_record(round=r, accuracy=float(r)) for r in range(1, 13)]
+    assert summarise_run(TINY, records)["last_accuracy"] == sum(range(3, 13)) / 10
+
+
+def test_what_ends_a_run():
+    e = TINY.changed({"rounds": 3, "target": 0.9})
+    assert not is_finished(e, [])
+    assert not is_finished(e, [make_record(round=2)])
+    assert is_finished(e, [make_record(round=3)])
+    assert is_finished(e, [make_record(round=2, diverged=True)])
+    assert not is_finished(e, [make_record(round=2, accuracy=0.95)])
+    assert is_finished(e.changed({"stop_at_target": True}), [make_record(round=2, accuracy=0.95)])
+    assert not is_finished(e, [make_record(round=2, note="the weights are no longer finite numbers")]), "a note is text"
+
+
+def test_versions_and_machine():
+    assert find_versions().keys() == {"python", "fedlga", "torch", "numpy"}
+    assert "cores of" in describe_machine()

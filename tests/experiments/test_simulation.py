@@ -1,0 +1,99 @@
+"""From an experiment to a federation: what `rounds` yields, and what it leaves alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fedlga
+from fedlga.experiments.presets import preset
+
+SMALL = preset("digits").changed({"rounds": 6, "steps_per_epoch": 1, "lr": 0.1, "target": 0.3})
+
+
+def test_absent_devices_and_traces_show_in_the_records(tmp_path):
+    (tmp_path / "trace.csv").write_text("round,device,epochs\n" + "".join(f"1,{d},{d % 3}\n" for d in range(20)))
+    traced = SMALL.changed({"fleet": "trace", "trace": str(tmp_path / "trace.csv"), "method": "fedavg", "rounds": 2})
+    first, second = fedlga.rounds(traced)
+    assert all(steps == device % 3 for device, steps in zip(first.devices, first.steps, strict=True))
+    assert first.absent == [d for d in first.devices if d % 3 == 0]
+    assert set(first.slow) == {d for d in first.devices if d % 3}
+    assert second.slow == second.absent == []
+
+
+def test_the_api_in_ten_lines():
+    experiment = fedlga.Experiment(method="fedlga", dataset="digits", rounds=3, lr=0.1, backend="serial")
+    records = list(fedlga.rounds(experiment))
+    frame = fedlga.frame(records)
+    assert list(frame.index) == [1, 2, 3]
+    assert frame["accuracy"].tolist() == [r.accuracy for r in records]
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_may_use_the_pool(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import fedlga\n"
+        "e = fedlga.preset('digits').changed({'backend': 'pool', 'rounds': 2})\n"
+        "print([r.round for r in fedlga.rounds(e)])\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1, 2]\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fednova", "scaffold", "feddyn", "fedlga"])
+def test_local_momentum_decay_and_sizes_go_through_every_method(method):
+    experiment = SMALL.changed(
+        {
+            "method": method,
+            "momentum": 0.9,
+            "lr": 0.02,
+            "lr_decay": 0.05,
+            "partition": "dirichlet",
+            "averaging": "examples",
+        }
+    )
+    last = list(fedlga.rounds(experiment.changed({"rounds": 8, "epochs": 8})))[-1]
+    assert last.accuracy is not None
+    assert last.accuracy > 0.3
+    assert last.lr == pytest.approx(0.02 * 0.95**7)
+
+
+@pytest.fixture
+def three_threads():
+    """Let torch have three threads here, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("backend", ["serial", "pool"])
+@pytest.mark.usefixtures("three_threads")
+def test_between_rounds_torch_has_the_threads_it_had(backend):
+    """The caller's loop may compute something large; rounds themselves use one thread."""
+    rounds = fedlga.rounds(SMALL.changed({"backend": backend, "rounds": 3}))
+    assert torch.get_num_threads() == 3, "before the first round"
+    assert [(record.round, torch.get_num_threads()) for record in rounds] == [(1, 3), (2, 3), (3, 3)]
+    assert torch.get_num_threads() == 3, "after the last round"
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_loop_that_stops_early_leaves_the_threads_alone():
+    for _ in fedlga.rounds(SMALL):
+        break
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_number_of_threads_set_between_rounds_stays():
+    rounds = fedlga.rounds(SMALL)
+    next(rounds)
+    torch.set_num_threads(2)
+    next(rounds)
+    assert torch.get_num_threads() == 2
+    rounds.close()

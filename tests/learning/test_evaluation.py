@@ -1,0 +1,81 @@
+"""Evaluation: scores in pieces and whole, and what they mean for all, for slow devices and for the worst one."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from data_for_tests import tiny_cifar
+from fedlga.core.backend import Scores
+from fedlga.core.process import one_thread
+from fedlga.learning import evaluation
+from fedlga.learning.evaluation import CONVOLUTION_BATCH, Evaluator, TestSet
+from fedlga.learning.models import FlatModel, make_model
+
+# Class 0: 1 of 4 right, class 1: both, class 2: 1 of 2.
+LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+SCORES = Scores(torch.tensor([True, False, False, False, True, True, True, False]), [2.0, 1.0, 1.0])
+# Device 0 holds class 0 alone, device 1 classes 1 and 2 in equal parts, device 2 mostly class 0.
+HELD = torch.tensor([[2, 0, 0], [0, 1, 1], [3, 1, 0]])
+
+
+def test_an_evaluation_by_hand():
+    found = Evaluator(LABELS, HELD, slow=[0, 2]).evaluate(SCORES)
+    assert found.accuracy == 4 / 8
+    assert found.loss == 4.0 / 8
+    # Together the slow devices hold 5 of class 0 and 1 of class 1: 5/6 * 1/4 + 1/6 * 1
+    assert found.accuracy_slow == pytest.approx(5 / 24 + 1 / 6)
+    # Device 0: 1/4. Device 1: (1 + 1/2) / 2. Device 2: 3/4 * 1/4 + 1/4 * 1.
+    assert found.accuracy_worst == pytest.approx(0.25)
+
+
+def test_without_slow_devices_or_known_devices_there_is_nothing_to_say_of_them():
+    assert Evaluator(LABELS, HELD, slow=[]).evaluate(SCORES).accuracy_slow is None
+    unknown = Evaluator(LABELS, None, slow=[]).evaluate(SCORES)
+    assert (unknown.accuracy, unknown.accuracy_slow, unknown.accuracy_worst) == (0.5, None, None)
+
+
+def test_a_class_that_is_not_tested_counts_as_wrong():
+    # Device 1 holds classes 1 and 3, and no test example is of class 3: (1 + 0) / 2
+    held = torch.tensor([[0, 4, 0, 0], [0, 1, 0, 1]])
+    assert Evaluator(LABELS, held, slow=[]).evaluate(SCORES).accuracy_worst == pytest.approx(0.5)
+
+
+class Fixed(nn.Module):
+    """Scores class 1 for everything, by as much as its one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.zeros(len(images)), self.w.expand(len(images))], 1)
+
+
+def test_scores_by_hand():
+    labels = torch.tensor([0, 1, 1])
+    test_set = TestSet(FlatModel(Fixed()), torch.zeros(3, 1, 2, 2), labels)
+    scores = test_set.score(torch.tensor([math.log(3.0)]))  # class 1 has a chance of 3/4
+    assert scores.right.tolist() == [False, True, True]
+    assert scores.losses == [pytest.approx(math.log(4) + 2 * math.log(4 / 3), rel=1e-5)]
+    assert len(test_set) == 3
+    assert test_set.model.module.training, "it is ready for training again"
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_pieces_give_the_bits_of_the_whole(name, monkeypatch):
+    """The pool divides an evaluation between its workers, at the borders of batches."""
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 50)
+    data = tiny_cifar(train=10, test=330)
+    test_set = TestSet(make_model(name, data.shape, 10, 0), data.test_images, data.test_labels)
+    assert test_set.batch == {"mlp": 50, "cnn": CONVOLUTION_BATCH}[name]
+    w = test_set.model.vector.clone()
+    with one_thread():
+        whole = test_set.score(w)
+        pieces = [test_set.score(w, start, end) for start, end in pairwise([0, 100, 200, 330])]
+    assert torch.equal(torch.cat([piece.right for piece in pieces]), whole.right)
+    assert [loss for piece in pieces for loss in piece.losses] == whole.losses

@@ -1,0 +1,47 @@
+"""An experiment in which everything could depend on the order of the work, and the pairs of methods and policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedlga.core.registry import find, names_of
+from fedlga.core.round import run_rounds
+from fedlga.experiments.presets import preset
+from fedlga.experiments.simulation import simulate
+
+if TYPE_CHECKING:
+    from fedlga.backends.pool.workers import Workers
+    from fedlga.core.types import Memory, Record, ServerState
+    from fedlga.experiments.config import Experiment
+
+# Every method with every policy that it goes with.
+PAIRS = [(m, p) for m in names_of("method") for p in find("method", m).policies or names_of("policy")]
+# Unequal sizes, momentum, decay, clipping, examples as weights: results would differ if anything came in another order.
+HARD = {
+    "partition": "dirichlet",
+    "devices": 8,
+    "cohort": 5,
+    "rounds": 3,
+    "momentum": 0.5,
+    "lr_decay": 0.1,
+    "averaging": "examples",
+    "clip": 5.0,
+    "epochs": 3,
+    "rho": 0.8,
+}
+
+
+def hard_experiment(method: str) -> Experiment:
+    """Return the hard experiment with a method."""
+    return preset("digits").changed({**HARD, "method": method})
+
+
+def run_in_memory(
+    experiment: Experiment, workers: Workers | None = None
+) -> tuple[ServerState, dict[int, Memory], list[Record]]:
+    """Return all that a run gives: the last state, the memory of every device, the records without their seconds."""
+    with simulate(experiment, workers=workers) as simulation:
+        rounds = list(run_rounds(simulation.federation, simulation.start, experiment.rounds))
+        memories = {device: dict(memory) for device, memory in simulation.federation.backend.memories()}
+    return rounds[-1][0], memories, [replace(record, seconds=0.0) for _, record in rounds]
