@@ -20,22 +20,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedlga.figures import METHOD_COLOURS, METHOD_MARKERS
-from fedlga.runs import table_as_csv, write_atomically
+from fedlga.core.files import format_csv, write_atomically
+from fedlga.report.style import METHOD_COLOURS, METHOD_MARKERS
 
 DEVICES = [50, 500, 5_000, 50_000, 100_000]
 COHORTS = [5, 10, 50, 100, 500]
-KINDS = (
-    "fedavg",
-    "scaffold",
-    "fedlga",
-)  # one that streams, one whose devices remember, one that holds a round's updates
+KINDS = ("fedavg", "scaffold", "fedlga")  # it streams; its devices remember; it holds all of a round's updates
 HIDDEN = [16, 128, 1_256, 12_576, 125_784]  # ten thousand to a hundred million parameters
-BASE = {"devices": 1000, "cohort": 10, "examples_per_device": 100, "rounds": 6, "evaluate_every": 1000}
+BASE = {"devices": 1000, "cohort": 10, "rounds": 6, "evaluate_every": 1000}
+SHARED = {"examples_per_device": 100}  # with partition classes: devices share examples, so there can be many devices
 
 
 def wide(hidden: int) -> Any:
-    """A network of one hidden layer of this width, as the experiment's field `model` can name it."""
+    """Return a model function for the experiment's field `model`: one hidden layer of this width."""
 
     def make(shape: tuple[int, int, int], classes: int) -> Any:
         from torch import nn
@@ -50,40 +47,42 @@ for _hidden in HIDDEN:
     globals()[f"wide_{_hidden}"] = wide(_hidden)
 
 
-def point(changes: dict[str, Any]) -> dict[str, float]:
-    """Run one federation here, and watch it."""
-    from fedlga.backends.pool import Workers
-    from fedlga.experiment import Experiment
-    from fedlga.federation import rounds
-    from fedlga.simulation import simulate
+def measure_point(changes: dict[str, Any]) -> dict[str, float]:
+    """Run one federation in this process; return its seconds, memory and the workers' idle time."""
+    from fedlga.backends.pool.workers import Workers
+    from fedlga.core.round import run_rounds
+    from fedlga.experiments.config import Experiment
+    from fedlga.experiments.simulation import simulate
 
-    asked = {"count": 0.0}
+    waited = 0.0  # for answers: a worker is busy while its thread waits for one
     receive = Workers.receive
 
-    def timed(self: Workers, worker: int) -> dict[str, Any]:
+    def timed_receive(self: Workers, worker: int) -> dict[str, Any]:
+        nonlocal waited
         started = time.perf_counter()
         answer = receive(self, worker)
-        asked["count"] += time.perf_counter() - started
+        waited += time.perf_counter() - started
         return answer
 
-    Workers.receive = timed
+    Workers.receive = timed_receive
     peak = Peak()
-    experiment = Experiment().changed({**BASE, "method": "fedavg", "fleet": "equal", **changes})
+    partition = {} if "partition" in changes else SHARED
+    experiment = Experiment().changed({**BASE, **partition, "method": "fedavg", "fleet": "equal", **changes})
     with simulate(experiment) as simulation:
         busy: list[float] = []
         seconds: list[float] = []
-        before = asked["count"]
-        for _, record in rounds(simulation.federation, simulation.start, experiment.rounds - 1):
-            busy.append(asked["count"] - before)
+        before = waited
+        for _, record in run_rounds(simulation.federation, simulation.start, experiment.rounds - 1):
+            busy.append(waited - before)
             seconds.append(record.seconds)
-            before = asked["count"]
+            before = waited
         parameters = len(simulation.start.w)
     idle = 1 - sum(busy[1:]) / (2 * sum(seconds[1:]))
     return {"parameters": parameters, "seconds": statistics.median(seconds[1:]), "gigabytes": peak.stop(), "idle": idle}
 
 
 class Peak:
-    """The most memory that this process and its children held together, looked at ten times a second."""
+    """The most memory that this process and its children held together, measured ten times a second."""
 
     def __init__(self) -> None:
         self._most, self._over = 0.0, threading.Event()
@@ -99,7 +98,7 @@ class Peak:
             self._most = max(self._most, held)
 
     def stop(self) -> float:
-        """In gigabytes."""
+        """Stop measuring; return the peak in gigabytes."""
         self._over.set()
         self._thread.join()
         return self._most
@@ -113,19 +112,19 @@ def _pss(pid: int) -> float:
     return next((int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith("Pss:")), 0.0)
 
 
-def points(methods: list[str], *, quick: bool) -> list[dict[str, Any]]:
-    """All of them, as changes to the base."""
+def list_points(methods: list[str], *, quick: bool) -> list[dict[str, Any]]:
+    """Return all points, as changes to the base."""
     cut = slice(0, 3) if quick else slice(None)
-    found: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     for method in methods:
-        found += [{"method": method, "devices": n} for n in DEVICES[cut]]
+        points += [{"method": method, "devices": n} for n in DEVICES[cut]]
     for method in [m for m in methods if m in KINDS]:
-        found += [{"method": method, "cohort": k} for k in COHORTS[cut]]
+        points += [{"method": method, "cohort": k} for k in COHORTS[cut]]
         # Devices that remember a hundred million numbers each are a test of the disk, not of the simulator.
         widths = HIDDEN[:-1] if method == "scaffold" else HIDDEN
-        found += [{"method": method, "model": f"growth:wide_{h}"} for h in widths[cut]]
-    unequal = {"partition": "dirichlet", "devices": 50, "examples_per_device": 0, "steps_per_epoch": 0, "lr": 0.01}
-    return [*found, {"method": methods[0], **unequal}]
+        points += [{"method": method, "model": f"growth:wide_{h}"} for h in widths[cut]]
+    unequal = {"partition": "dirichlet", "devices": 50, "steps_per_epoch": 0, "lr": 0.01}
+    return [*points, {"method": methods[0], **unequal}]
 
 
 def main() -> None:
@@ -135,13 +134,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "results" / "growth")
     parser.add_argument("--point", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.point:
-        print(json.dumps(point(json.loads(given.point))))
+    options = parser.parse_args()
+    if options.point:
+        print(json.dumps(measure_point(json.loads(options.point))))
         return
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for changes in points(given.methods.split(","), quick=given.quick):
+    for changes in list_points(options.methods.split(","), quick=options.quick):
         command = [sys.executable, __file__, "--point", json.dumps(changes)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
@@ -150,12 +149,12 @@ def main() -> None:
         row = {name: changes.get(name, value) for name, value in settings.items()} | json.loads(done.stdout)
         rows.append(row)
         print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
-    write_atomically(given.out / "growth.csv", table_as_csv(rows))
-    draw(rows, given.out)
+    write_atomically(options.out / "growth.csv", format_csv(rows))
+    draw(rows, options.out)
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Six panels: seconds and gigabytes, over each of the three."""
+    """Draw six panels: seconds and gigabytes, over each of the three."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -3,9 +3,9 @@
     make bench                                                    # everything: an hour or so
     .venv/bin/python benchmarks/simulators.py --workloads batches --peers ours,bare --repetitions 3
 
-Each peer runs in an environment of its own, made on first use under benchmarks/.work. A peer that cannot be installed
-or cannot run is listed with the reason. Nothing else should run beside it. Writes simulators.csv, simulators.md and
-simulators.png/.svg into --out.
+Each peer runs in a virtual environment of its own, which is created on first use under benchmarks/.work. A peer that
+cannot be installed or cannot run is listed with the reason. Nothing else should run on the machine. Writes
+simulators.csv, simulators.md and simulators.png/.svg into --out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from fedlga.runs import machine, table_as_csv, write_atomically
+from fedlga.core.files import format_csv, write_atomically
+from fedlga.experiments.measures import describe_machine
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE / ".work"
@@ -61,16 +62,17 @@ TITLES = {
 WARM = 1  # rounds that do not count: the first holds imports, loading and compiling
 
 
-def job_of(workload: str) -> Path:
-    """Write the data and the job of a workload, as fedlga would deal and draw them, for everybody."""
-    from fedlga.data.datasets import cache_folder, load
-    from fedlga.data.partition import partition
-    from fedlga.draws import Stream, generator
+def write_job(workload: str) -> Path:
+    """Write the data, partition and cohorts of a workload for all peers, as fedlga draws them; return the job file."""
+    from fedlga.core.randomness import Stream, generator
+    from fedlga.learning.datasets.cache import cache_folder, load
+    from fedlga.learning.partitions.base import make_parts
+    from fedlga.learning.partitions.classes import ByClasses
 
     settings = WORKLOADS[workload]
     data = load(settings["dataset"], cache_folder(None), normalise=True)
     labels = data.train_labels.numpy()
-    parts = partition("classes", labels, 50, 0, classes=10, classes_per_device=2, alpha=0.5)
+    parts = make_parts(ByClasses(classes_per_device=2), labels, data.classes, devices=50, seed=0)
     cohorts = [generator(0, Stream.SAMPLE, r).choice(50, size=10, replace=False) for r in range(settings["rounds"])]
     tests = slice(settings.get("tests"))
     arrays = {
@@ -91,35 +93,35 @@ def job_of(workload: str) -> Path:
     return path
 
 
-def python_of(peer: str) -> tuple[str | None, str]:
-    """The python to run a peer with, or why there is none."""
+def find_python(peer: str) -> tuple[str | None, str]:
+    """Return the python to run a peer with; or None, and why there is none."""
     if peer in ("ours", "ours-general", "bare"):
         return sys.executable, ""
     command = [sys.executable, str(HERE / "peers" / "environments.py"), peer, str(WORK / peer)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    reason = (made.stderr.strip().splitlines() or ["?"])[-1]
-    return (made.stdout.strip(), "") if made.returncode == 0 else (None, f"not installed: {reason}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    reason = (process.stderr.strip().splitlines() or ["?"])[-1]
+    return (process.stdout.strip(), "") if process.returncode == 0 else (None, f"not installed: {reason}")
 
 
-def measured(peer: str, python: str, job: Path) -> dict[str, Any] | str:
-    """One run of a peer: what it wrote, or why it did not."""
+def run_peer(peer: str, python: str, job: Path) -> dict[str, Any] | str:
+    """Run a peer once; return what it wrote, or why it failed."""
     out = WORK / f"{peer}.out.json"
     out.unlink(missing_ok=True)
     script = HERE / "peers" / f"{peer.removesuffix('-general')}.py"
     environment = {**os.environ, "FAST": "0" if peer == "ours-general" else "1"}
     command = [python, str(script), str(job), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=WORK)  # noqa: S603
-    if done.returncode or not out.exists():
-        return f"failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}"
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=WORK)  # noqa: S603
+    if process.returncode or not out.exists():
+        return f"failed: {(process.stderr.strip().splitlines() or ['?'])[-1][:200]}"
     return json.loads(out.read_text())
 
 
-def table(workloads: list[str], peers: list[str], repetitions: int) -> list[dict[str, Any]]:
-    """Run everything, one repetition of all peers after the other."""
+def measure_all(workloads: list[str], peers: list[str], repetitions: int) -> list[dict[str, Any]]:
+    """Run all peers, one repetition after the other; return the rows of the table."""
     rows: list[dict[str, Any]] = []
-    pythons = {peer: python_of(peer) for peer in peers}
+    pythons = {peer: find_python(peer) for peer in peers}
     for workload in workloads:
-        job = job_of(workload)
+        job = write_job(workload)
         runs: dict[str, list[dict[str, Any]]] = {peer: [] for peer in peers}
         notes = {peer: reason for peer, (_, reason) in pythons.items()}
         for repetition in range(repetitions):
@@ -127,30 +129,31 @@ def table(workloads: list[str], peers: list[str], repetitions: int) -> list[dict
                 python = pythons[peer][0]
                 if python is None or notes[peer] or (workload == "resnet20" and peer not in SIMULATORS[:3]):
                     continue
-                found = measured(peer, python, job)
-                if isinstance(found, str):
-                    notes[peer] = found
+                outcome = run_peer(peer, python, job)
+                if isinstance(outcome, str):
+                    notes[peer] = outcome
                 else:
-                    runs[peer].append(found)
-                print(f"{workload} {repetition + 1}/{repetitions} {NAMES[peer]}: {_said(found)}", flush=True)
+                    runs[peer].append(outcome)
+                print(f"{workload} {repetition + 1}/{repetitions} {NAMES[peer]}: {_describe(outcome)}", flush=True)
         rows += [_row(workload, peer, runs, notes[peer]) for peer in peers if runs[peer] or notes[peer]]
     return rows
 
 
-def _steady(run: dict[str, Any]) -> float:
+def _median_seconds(run: dict[str, Any]) -> float:
     return statistics.median(r["seconds"] for r in run["rounds"][WARM:])
 
 
-def _said(found: dict[str, Any] | str) -> str:
-    if isinstance(found, str):
-        return found
-    return f"{_steady(found):.3f} s a round, first done after {found['first_round_seconds']:.1f} s"
+def _describe(outcome: dict[str, Any] | str) -> str:
+    if isinstance(outcome, str):
+        return outcome
+    return f"{_median_seconds(outcome):.3f} s a round, first done after {outcome['first_round_seconds']:.1f} s"
 
 
 def _row(workload: str, peer: str, runs: dict[str, list[dict[str, Any]]], note: str) -> dict[str, Any]:
-    """One line of the table. A ratio compares runs of the same repetition."""
-    seconds = [_steady(run) for run in runs[peer]]
-    ratios = [_steady(run) / _steady(ours) for run, ours in zip(runs[peer], runs.get("ours", []), strict=False)]
+    """Return a row of the table. A ratio compares runs of the same repetition."""
+    seconds = [_median_seconds(run) for run in runs[peer]]
+    pairs = zip(runs[peer], runs.get("ours", []), strict=False)
+    ratios = [_median_seconds(run) / _median_seconds(ours) for run, ours in pairs]
     versions = runs[peer][0]["versions"] if runs[peer] else {}
     return {
         "workload": workload,
@@ -170,17 +173,17 @@ def _row(workload: str, peer: str, runs: dict[str, list[dict[str, Any]]], note: 
 
 
 def write(rows: list[dict[str, Any]], out: Path, command: str) -> None:
-    """The table as CSV and Markdown, and the figure."""
+    """Write the table as CSV and Markdown, and the figure."""
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "simulators.csv", table_as_csv(rows))
-    (out / "simulators.md").write_text(markdown(rows, command, sgemm_peak()))
+    write_atomically(out / "simulators.csv", format_csv(rows))
+    (out / "simulators.md").write_text(format_markdown(rows, command, measure_sgemm_peak()))
     draw(rows, out)
 
 
-def markdown(rows: list[dict[str, Any]], command: str, peak: float) -> str:
-    """The table, a part a workload, with whether all learned the same."""
-    made = f"`{command}` on {datetime.date.today().isoformat()}, {machine()}, Python {platform.python_version()}."
-    lines = [made, ""]
+def format_markdown(rows: list[dict[str, Any]], command: str, peak: float) -> str:
+    """Return the table as Markdown, a part for each workload, and whether all peers reached the same accuracy."""
+    where = f"{describe_machine()}, Python {platform.python_version()}"
+    lines = [f"`{command}` on {datetime.date.today().isoformat()}, {where}.", ""]
     lines += [f"Two processes of one thread multiply matrices of 2048 at {peak:.0f} GFLOPS together.", ""]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         lines += [
@@ -199,30 +202,30 @@ def markdown(rows: list[dict[str, Any]], command: str, peak: float) -> str:
             lines.append(f"| {row['simulator']} | {spread} | {ratio} | {first} | {row['accuracy']:.1%} |")
         for row in (row for row in rows if row["workload"] == workload and row["seconds"]):
             if row["simulator"] in (NAMES["ours"], NAMES["bare"]):
-                reached = gigaflop(workload) / row["seconds"]
+                reached = count_gigaflop(workload) / row["seconds"]
                 lines += ["", f"{row['simulator']}: {reached:.0f} GFLOPS, {reached / peak:.0%} of that peak."]
-        lines += ["", agreement(workload, rows), ""]
+        lines += ["", compare_accuracies(workload, rows), ""]
     versions = {row["simulator"]: row["versions"] for row in rows if row["versions"]}
     return "\n".join([*lines, *(f"- {simulator}: {named}" for simulator, named in versions.items()), ""])
 
 
-def agreement(workload: str, rows: list[dict[str, Any]]) -> str:
-    """Whether all ended with about the same accuracy: within five points, and more where test images are few."""
+def compare_accuracies(workload: str, rows: list[dict[str, Any]]) -> str:
+    """Return a sentence on whether all end with about the same accuracy: within 5 %, or more with few test images."""
     reached = {r["simulator"]: r["accuracy"] for r in rows if r["workload"] == workload and r["accuracy"] is not None}
     ours = reached.get(NAMES["ours"], statistics.median(reached.values()))
     allowed = 0.05 + 2 * (0.25 / WORKLOADS[workload].get("tests", 10_000)) ** 0.5
-    odd = [f"{simulator} ({accuracy:.1%})" for simulator, accuracy in reached.items() if abs(accuracy - ours) > allowed]
-    if odd:
-        return f"**Not the same work: {', '.join(odd)} ended more than {allowed:.0%} away from {ours:.1%}.**"
+    outliers = [f"{name} ({accuracy:.1%})" for name, accuracy in reached.items() if abs(accuracy - ours) > allowed]
+    if outliers:
+        return f"**Not the same work: {', '.join(outliers)} ended more than {allowed:.0%} away from {ours:.1%}.**"
     return f"All end within {allowed:.0%} of {ours:.1%} accuracy."
 
 
-def gigaflop(workload: str, tests: int | None = None) -> float:
-    """What a round must compute: its steps, and its evaluation (on `tests` images), counted by torch."""
+def count_gigaflop(workload: str, tests: int | None = None) -> float:
+    """Return what a round must compute: its steps, and its evaluation (on `tests` images), counted by torch."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from fedlga.models import make_model
+    from fedlga.learning.models import make_model
 
     settings = WORKLOADS[workload]
     shape = (3, 32, 32) if settings["dataset"] == "cifar-10" else (1, 28, 28)
@@ -236,8 +239,8 @@ def gigaflop(workload: str, tests: int | None = None) -> float:
     return (steps * step.get_total_flops() + tests / 10 * test.get_total_flops()) / 1e9
 
 
-def sgemm_peak() -> float:
-    """GFLOPS of two processes of one thread each, multiplying matrices side by side: the best of five."""
+def measure_sgemm_peak() -> float:
+    """Return the GFLOPS of two processes of one thread each that multiply matrices at once: the best of five."""
     script = (
         "import time, torch; torch.set_num_threads(1); a = torch.randn(2048, 2048); a @ a; best = 0\n"
         "for _ in range(5):\n    t = time.perf_counter(); a @ a; a @ a\n"
@@ -249,7 +252,7 @@ def sgemm_peak() -> float:
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:
-    """Bars of seconds a round, a panel a workload."""
+    """Draw bars of seconds a round, a panel for each workload."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -281,12 +284,12 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(SIMULATORS))
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "simulators")
-    given = parser.parse_args()
+    options = parser.parse_args()
     WORK.mkdir(exist_ok=True)
     (WORK / ".gitignore").write_text("*\n")
-    rows = table(given.workloads.split(","), given.peers.split(","), given.repetitions)
-    write(rows, given.out, " ".join(["python", "benchmarks/simulators.py", *sys.argv[1:]]))
-    print((given.out / "simulators.md").read_text())
+    rows = measure_all(options.workloads.split(","), options.peers.split(","), options.repetitions)
+    write(rows, options.out, " ".join(["python", "benchmarks/simulators.py", *sys.argv[1:]]))
+    print((options.out / "simulators.md").read_text())
 
 
 if __name__ == "__main__":

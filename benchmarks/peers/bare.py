@@ -1,4 +1,4 @@
-"""FedAvg as a bare PyTorch loop, without any simulator: what the others are measured against.
+"""FedAvg as a bare PyTorch loop, without any simulator: the baseline of the comparison.
 
 Persistent forked workers of one thread each, plain autograd, the weights and each worker's sum in shared memory; the
 main process averages, and evaluates with as many threads as there are workers.
@@ -25,16 +25,18 @@ TEST_BATCHES = {"mlp": 2000, "resnet20": 100}
 
 
 def make_model(name: str, shape: tuple[int, int, int]) -> nn.Module:
-    """The MLP of the workload, or another of fedlga's, as a plain module."""
+    """Return the MLP of the workload, or another model of fedlga, as a plain module."""
     if name == "mlp":
         return mlp()
-    from fedlga.models import MODELS
+    from fedlga.core.registry import find
 
-    return MODELS[name](shape, CLASSES)
+    return find("model", name)(shape, CLASSES)
 
 
-def work(rank: int, job: Job, data: Data, model: nn.Module, weights: Tensors, total: Tensors, pipe: Connection) -> None:
-    """One worker: for each cohort it is sent, train its share and leave the sum of the models."""
+def serve(
+    rank: int, job: Job, data: Data, model: nn.Module, weights: Tensors, total: Tensors, pipe: Connection
+) -> None:
+    """Run one worker: for each cohort it receives, train its share of the devices and write the sum of the models."""
     torch.set_num_threads(1)
     torch.manual_seed(job.seed + 1 + rank)
     images, labels, parts = data
@@ -54,7 +56,7 @@ def work(rank: int, job: Job, data: Data, model: nn.Module, weights: Tensors, to
 
 
 def main(job: Job, out: str) -> None:
-    """Run the rounds and write what they took."""
+    """Run the rounds and write their seconds."""
     torch.manual_seed(job.seed)
     names = ("train_images", "train_labels", "test_images", "test_labels")
     images, labels, test_images, test_labels = (torch.from_numpy(job.arrays[name]) for name in names)
@@ -66,12 +68,12 @@ def main(job: Job, out: str) -> None:
     pipes: list[Connection] = []
     for rank, total in enumerate(totals):
         here, there = fork.Pipe()
-        fork.Process(target=work, args=(rank, job, data, model, weights, total, there), daemon=True).start()
+        fork.Process(target=serve, args=(rank, job, data, model, weights, total, there), daemon=True).start()
         there.close()
         pipes.append(here)
     torch.set_num_threads(job.workers)
     for parameter, weight in zip(model.parameters(), weights, strict=True):
-        parameter.data = weight  # what is evaluated is what the workers start from
+        parameter.data = weight  # evaluate the weights that the workers start from
     for cohort in job.cohorts:
         for pipe in pipes:
             pipe.send(cohort)

@@ -1,6 +1,6 @@
-"""Make the environment of a peer: `python environments.py PEER FOLDER` prints the path of its python.
+"""Create the virtual environment of a peer: `python environments.py PEER FOLDER` prints the path of its python.
 
-One virtual environment for each, as what they ask for doesn't go together. A second call finds it made and is quick.
+Each peer has an environment of its own, because their requirements conflict. An environment that exists is used again.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ PINS: dict[str, list[str]] = {
     # The last release of FedJAX calls jax.tree_map, which JAX 0.6 no longer has.
     "fedjax": ["jax==0.5.3", "jaxlib==0.5.3", "dm-haiku==0.0.17", "optax==0.2.8", "numpy==2.4.6", "fedjax==0.0.17"],
 }
-MADE = "peer.txt"  # what was installed, written once pip is through
+INSTALLED = "peer.txt"  # the list of what pip installed, written when it has finished
 
 
-def environment(peer: str, folder: Path) -> Path:
-    """The python of the peer's environment, which is made if it isn't there."""
+def make_environment(peer: str, folder: Path) -> Path:
+    """Return the python of the peer's environment; create the environment if it is not there."""
     python = folder / "bin" / "python"
-    made = folder / MADE
-    wanted = "\n".join(PINS[peer]) + "\n"
-    if not made.is_file() or made.read_text() != wanted:
+    installed = folder / INSTALLED
+    pins = "\n".join(PINS[peer]) + "\n"
+    if not installed.is_file() or installed.read_text() != pins:
         venv.create(folder, clear=True, with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINS[peer]]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode:
-            sys.exit(f"{peer}: pip failed\n{done.stderr}")
-        made.write_text(wanted)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if process.returncode:
+            sys.exit(f"{peer}: pip failed\n{process.stderr}")
+        installed.write_text(pins)
     return python
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in PINS:  # noqa: PLR2004
         sys.exit(f"usage: environments.py {'|'.join(PINS)} FOLDER")
-    print(environment(sys.argv[1], Path(sys.argv[2]).absolute()))
+    print(make_environment(sys.argv[1], Path(sys.argv[2]).absolute()))

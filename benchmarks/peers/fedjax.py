@@ -20,7 +20,7 @@ BACKEND = os.environ.get("FEDJAX_BACKEND", "jit")
 os.environ["JAX_PLATFORMS"] = "cpu"
 if BACKEND == "pmap":
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={job.workers}"
-    os.environ["JAX_PMAP_NO_RANK_REDUCTION"] = "0"  # what FedJAX's backend expects, and JAX did by itself once
+    os.environ["JAX_PMAP_NO_RANK_REDUCTION"] = "0"  # FedJAX's backend expects it; it was JAX's default once
 
 import warnings
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ import numpy as np
 
 
 def forward(batch: Mapping[str, jax.Array]) -> jax.Array:
-    """The MLP, with torch's starting weights: uniform within one over the root of the inputs."""
+    """Return the MLP's outputs. It starts like torch's: uniform within one over the root of the inputs."""
 
     def linear(x: jax.Array, outputs: int) -> jax.Array:
         bound = x.shape[-1] ** -0.5
@@ -43,7 +43,7 @@ def forward(batch: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def main(job: Job, out: str) -> None:
-    """Run the algorithm and write what its rounds took."""
+    """Run the algorithm and write the seconds of its rounds."""
     fedjax.set_for_each_client_backend(BACKEND)
     images, labels = job.arrays["train_images"], job.arrays["train_labels"]
     devices = [fedjax.ClientDataset({"x": images[part], "y": labels[part]}) for part in job.parts]

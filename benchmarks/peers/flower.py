@@ -1,7 +1,8 @@
 """FedAvg in Flower's simulation: its Message API on Ray, as many actors at once as there are workers, one CPU each.
 
-`run_simulation` runs a ServerApp with the FedAvg strategy, whose choice of nodes gives way to the given cohorts, and a
-ClientApp that trains in one thread and keeps the data in its actor's process. The server evaluates after each round.
+`run_simulation` runs a ServerApp and a ClientApp. The strategy is FedAvg, with the job's cohorts in place of its own
+choice of nodes. The client trains in one thread and keeps the data in its actor's process. The server evaluates after
+each round.
 """
 # ruff: noqa: E402
 
@@ -32,8 +33,8 @@ client = ClientApp()
 
 
 @cache
-def held(path: str) -> tuple[Job, torch.nn.Module, torch.Tensor, torch.Tensor]:
-    """What an actor's process keeps: the job, a model to train, the training data."""
+def load_job(path: str) -> tuple[Job, torch.nn.Module, torch.Tensor, torch.Tensor]:
+    """Return what an actor's process keeps: the job, a model to train, the training data."""
     torch.set_num_threads(1)
     job = Job.read(path)
     torch.manual_seed(job.seed + os.getpid())
@@ -43,9 +44,9 @@ def held(path: str) -> tuple[Job, torch.nn.Module, torch.Tensor, torch.Tensor]:
 
 @client.train()
 def fit(message: Message, context: Context) -> Message:
-    """One device's round."""
+    """Train one device for one round."""
     config = message.content["config"]
-    job, model, images, labels = held(config["job"])
+    job, model, images, labels = load_job(config["job"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     rows = torch.from_numpy(job.parts[config["device"]])
     train(model, images, labels, rows, job)
@@ -54,7 +55,7 @@ def fit(message: Message, context: Context) -> Message:
 
 
 class Cohorts(FedAvg):
-    """FedAvg with the devices of each round given, and one node for each device."""
+    """FedAvg with the job's cohorts, and one node for each device."""
 
     def __init__(self, job: Job, path: str) -> None:
         super().__init__(fraction_evaluate=0.0)
@@ -63,14 +64,14 @@ class Cohorts(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A message for each device of the round's cohort."""
+        """Return a message for each device of the round's cohort."""
         while len(self.nodes) < len(self.job.parts):
             time.sleep(0.01)
             self.nodes = sorted(grid.get_node_ids())
 
         def message(device: int) -> Message:
-            told = ConfigRecord({"job": self.path, "device": device})
-            content = RecordDict({"arrays": arrays, "config": told})
+            config = ConfigRecord({"job": self.path, "device": device})
+            content = RecordDict({"arrays": arrays, "config": config})
             return Message(content, self.nodes[device], "train")
 
         return [message(device) for device in self.job.cohorts[server_round - 1]]
@@ -78,7 +79,7 @@ class Cohorts(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """FedAvg's mean, if everybody answered."""
+        """Return FedAvg's mean; RuntimeError unless all devices answered."""
         replies = list(replies)
         answered = sum(not reply.has_error() for reply in replies)
         if answered != self.job.cohort:
@@ -87,7 +88,7 @@ class Cohorts(FedAvg):
 
 
 def main(path: str, out: str) -> None:
-    """Run the simulation and write what its rounds took."""
+    """Run the simulation and write the seconds of its rounds."""
     job = Job.read(path)
     job.only_mlp()
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -115,6 +116,6 @@ def main(path: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    import flower  # by its name, so that the actors import the client, too, and keep what it holds
+    import flower  # by its name, so that the actors import the client too, and keep its data
 
     flower.main(os.path.realpath(sys.argv[1]), sys.argv[2])

@@ -1,8 +1,8 @@
 """FedAvg in fluke: its FedAVG with clients and models in memory, and its evaluator with accuracy alone.
 
 fluke trains one client after the other in one process (its parallel server needs two GPUs), here in one thread: on a
-busy machine, two were many times slower. It evaluates with as many threads as there are workers. It counts local work
-in passes: for batches, the client's `fit` is cut short.
+busy machine, two threads were many times slower. It evaluates with as many threads as there are workers. It counts
+local work in passes: for a number of batches, the client's `fit` gets only those batches.
 """
 # ruff: noqa: E402
 
@@ -38,12 +38,12 @@ from torchmetrics import Accuracy
 
 
 class StepsClient(Client):
-    """A client that trains on so many batches: a pass that ends early."""
+    """A client that trains on a number of batches: a pass that ends early."""
 
     steps = 0
 
     def fit(self, override_local_epochs: int = 0) -> float:
-        """fluke's training of one client, with its data cut to the first batches of a new order, or of several."""
+        """Train one client as fluke does, on the first batches of a new order, or of several orders."""
         whole = self.train_set
         passes = itertools.chain.from_iterable(whole for _ in itertools.count())
         self.train_set = list(itertools.islice(passes, self.steps))
@@ -54,25 +54,25 @@ class StepsClient(Client):
 
 
 class Watch(FederationObserver, ServerObserver):
-    """Takes the time after each round's evaluation."""
+    """Notes the time after each round's evaluation."""
 
     accuracy = 0.0
 
     def server_evaluation(self, round: int, eval_type: str, evals: dict[str, float], **kwargs: Any) -> None:
-        """Remember what the evaluation said."""
+        """Store the accuracy."""
         self.accuracy = evals["accuracy"]
 
     def end_round(self, round: int) -> None:
-        """Take the time."""
+        """Note the time."""
         clock.round_done(self.accuracy)
 
 
 def main(job: Job, out: str) -> None:
-    """Run the algorithm and write what its rounds took."""
+    """Run the algorithm and write the seconds of its rounds."""
     torch.set_num_threads(1)
     cohorts = iter(job.cohorts)
 
-    class GivenCohorts(Server):
+    class JobCohorts(Server):
         def get_eligible_clients(self, eligible_perc: float) -> Sequence[Client]:
             return [self.clients[device] for device in next(cohorts)]
 
@@ -88,7 +88,7 @@ def main(job: Job, out: str) -> None:
             return StepsClient if job.steps else Client
 
         def get_server_class(self) -> type[Server]:
-            return GivenCohorts
+            return JobCohorts
 
     def loader(kind: str, rows: Any, batch_size: int) -> FastDataLoader:
         tensors = images[kind][rows], labels[kind][rows]

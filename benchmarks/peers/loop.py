@@ -13,12 +13,12 @@ PIXELS = 784
 
 
 def mlp() -> nn.Module:
-    """One hidden layer of 400."""
+    """Return the workload's model: one hidden layer of 400."""
     return nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, 400), nn.ReLU(), nn.Linear(400, CLASSES))
 
 
-def shuffled(rows: torch.Tensor, job: Job) -> Iterator[torch.Tensor]:
-    """The batches of one device's work in a round: a new order for each pass."""
+def shuffle_batches(rows: torch.Tensor, job: Job) -> Iterator[torch.Tensor]:
+    """Yield the batches that one device trains on in a round: a new order for each pass."""
     batches_left = job.steps or (job.passes or 0) * -(-len(rows) // job.batch_size)
     while batches_left > 0:
         batches = rows[torch.randperm(len(rows))].split(job.batch_size)[:batches_left]
@@ -27,9 +27,9 @@ def shuffled(rows: torch.Tensor, job: Job) -> Iterator[torch.Tensor]:
 
 
 def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, job: Job) -> None:
-    """One device's round: SGD written out, as torch.optim.SGD brings in torch's compiler when first made."""
+    """Train one device for one round. SGD is written out: torch.optim.SGD imports torch's compiler on first use."""
     parameters = list(model.parameters())
-    for batch in shuffled(rows, job):
+    for batch in shuffle_batches(rows, job):
         loss = functional.cross_entropy(model(images[batch]), labels[batch])
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
@@ -39,7 +39,7 @@ def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, rows: to
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int = TEST_BATCH) -> float:
-    """The share of the test set that the model gets right."""
+    """Return the share of the test set that the model gets right."""
     right = sum(
         int((model(x).argmax(1) == y).sum()) for x, y in zip(images.split(batch), labels.split(batch), strict=True)
     )

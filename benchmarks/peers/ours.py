@@ -1,4 +1,4 @@
-"""FedAvg in fedlga: the pool of workers, as `fedlga run` uses it. FAST=0 takes the general path, through autograd."""
+"""FedAvg in fedlga: the pool of workers, as `fedlga run` uses it. FAST=0 trains through autograd, the general path."""
 # ruff: noqa: E402
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ clock = Clock()
 
 import torch
 
-from fedlga.data.datasets import Data
-from fedlga.experiment import Experiment
-from fedlga.federation import rounds
-from fedlga.simulation import simulate
+from fedlga.core.round import run_rounds
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.simulation import simulate
+from fedlga.learning.datasets.base import Data
 
 
-def experiment(job: Job) -> Experiment:
-    """The job as an experiment: everyone finishes."""
+def make_experiment(job: Job) -> Experiment:
+    """Return the job as an experiment in which all devices finish."""
     return Experiment(
         model=job.model,
         method="fedavg",
@@ -39,13 +39,12 @@ def experiment(job: Job) -> Experiment:
 
 
 def main(job: Job, out: str) -> None:
-    """Run the rounds and write what they took."""
+    """Run the rounds and write their seconds."""
     names = ("train_images", "train_labels", "test_images", "test_labels")
     data = Data(*(torch.from_numpy(job.arrays[name]) for name in names), classes=CLASSES)
-    with simulate(experiment(job), data=data) as simulation:
-        for (_, record), cohort in zip(
-            rounds(simulation.federation, simulation.start, job.rounds), job.cohorts, strict=True
-        ):
+    with simulate(make_experiment(job), data=data) as simulation:
+        rounds = run_rounds(simulation.federation, simulation.start, job.rounds)
+        for (_, record), cohort in zip(rounds, job.cohorts, strict=True):
             assert sorted(record.devices) == sorted(cohort), "the cohorts are those of the file"
             clock.round_done(record.accuracy or 0.0)
     clock.write(out, "fedlga", ["fedlga", "torch", "numpy"], job)

@@ -1,8 +1,8 @@
 """FedAvg in pfl-research: FederatedAveraging on a SimulatedBackend, one process of one thread for each worker.
 
-The processes find each other by pfl's own PFL_WORKER_ADDRESSES and PFL_WORKER_RANK, and reduce with torch.distributed
+The processes connect through pfl's own PFL_WORKER_ADDRESSES and PFL_WORKER_RANK, and reduce with torch.distributed
 (gloo). This script is rank 0 and starts the others. Each evaluates its part of the test set with pfl's
-CentralEvaluationCallback, made to do so after the first round, too; users' own evaluation is switched off.
+CentralEvaluationCallback, changed to run after the first round too. The users' own evaluation is switched off.
 """
 # ruff: noqa: E402
 
@@ -15,7 +15,7 @@ from workload import TEST_BATCH, Clock, Job, leave_this_folder
 
 clock = Clock()
 os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
-from loop import mlp, shuffled
+from loop import mlp, shuffle_batches
 
 leave_this_folder()
 
@@ -35,7 +35,7 @@ RANK = "PFL_WORKER_RANK"
 
 
 def start_others(job: Job) -> list[subprocess.Popen[bytes]]:
-    """Make this process rank 0 of as many as there are workers, unless it was started as another rank."""
+    """Start a process for each other rank, unless this process is one of them."""
     if RANK in os.environ or job.workers == 1:
         return []
     with socket.socket() as free:
@@ -47,7 +47,7 @@ def start_others(job: Job) -> list[subprocess.Popen[bytes]]:
 
 
 def main(job: Job, out: str) -> None:
-    """Run this rank; rank 0 writes what the rounds took."""
+    """Run this rank; rank 0 writes the seconds of the rounds."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -88,11 +88,11 @@ def main(job: Job, out: str) -> None:
 
         def iter(self, batch_size: int | None) -> Iterator[list[torch.Tensor]]:
             images, labels, rows = self.raw_data
-            for batch in shuffled(rows, one_pass):
+            for batch in shuffle_batches(rows, one_pass):
                 yield [images[batch], labels[batch]]
 
     class Cohorts(FederatedDatasetBase):
-        """The given devices of each round, dealt to the workers in turn."""
+        """The devices of each round's cohort, assigned to the workers in turn."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -108,7 +108,7 @@ def main(job: Job, out: str) -> None:
                 yield self.devices[device], int(self._get_seed())
 
     class Averaging(FederatedAveraging):
-        """FedAvg that does not evaluate users before and after training: pfl always does so in the first round."""
+        """FedAvg without the evaluation of users around training, which pfl always does in the first round."""
 
         def get_next_central_contexts(self, *args: Any, **kwargs: Any) -> Any:
             contexts, model, metrics = super().get_next_central_contexts(*args, **kwargs)
@@ -117,7 +117,7 @@ def main(job: Job, out: str) -> None:
             return contexts, model, metrics
 
     class Evaluation(CentralEvaluationCallback):
-        """pfl's, which leaves out the first round (it evaluates the starting weights instead, and so does this)."""
+        """pfl's evaluation of the starting weights and of every round: pfl itself leaves out the first round."""
 
         def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
             super().on_train_begin(model=model)  # from it, pfl learns that the evaluation can be split

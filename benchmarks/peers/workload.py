@@ -1,4 +1,4 @@
-"""What every peer is given and what it hands back; standard library and numpy only, so that any environment has it.
+"""The input and output of every peer; standard library and numpy only, so that every environment can import it.
 
     python PEER.py JOB.json OUT.json
 
@@ -43,7 +43,7 @@ class Job:
 
     @classmethod
     def read(cls, path: str) -> Job:
-        """The job in a JSON file."""
+        """Return the job in a JSON file."""
         return cls(**json.loads(Path(path).read_text()))
 
     @property
@@ -58,7 +58,7 @@ class Job:
 
     @cached_property
     def arrays(self) -> Any:
-        """The arrays of the data file, each read when it is asked for."""
+        """The arrays of the data file, each read on first use."""
         return np.load(self.data)
 
     @cached_property
@@ -88,12 +88,12 @@ class Clock:
     accuracies: list[float] = field(default_factory=list)
 
     def round_done(self, accuracy: float) -> None:
-        """Call this when the evaluation of a round has ended."""
-        self.accuracies.append(float(accuracy))  # first: JAX only now waits for what it was asked to compute
+        """Note the time: the evaluation of a round has just ended."""
+        self.accuracies.append(float(accuracy))  # first: JAX computes in the background, and `float` waits for it
         self.ends.append(time.perf_counter())
 
     def write(self, path: str, peer: str, packages: list[str], job: Job) -> None:
-        """Write what was measured, once all rounds are done."""
+        """Write the measurements, once all rounds are done."""
         if len(self.ends) != job.rounds:
             raise RuntimeError(f"{peer}: {len(self.ends)} of {job.rounds} rounds were evaluated")
         seconds = np.diff([START, *self.ends]).tolist()
@@ -107,6 +107,6 @@ class Clock:
 
 
 def leave_this_folder() -> None:
-    """Take this folder off the import path: files in it have the names of the peers' packages."""
+    """Remove this folder from the import path: some files in it are named like the peers' packages."""
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]

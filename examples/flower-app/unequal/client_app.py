@@ -1,4 +1,4 @@
-"""The client: every other device is slow, and out of time after a quarter of its work."""
+"""The client: every other device is slow, and does only a quarter of its steps."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -1,4 +1,4 @@
-"""The server: FedLGA in the place of FedAvg."""
+"""The server: FedLGA in place of FedAvg."""
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
@@ -12,7 +12,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Federate."""
+    """Run the rounds, and print the accuracy at the end."""
     torch.manual_seed(0)
     arrays = ArrayRecord(net().state_dict())
     strategy = FedLGA(fraction_train=context.run_config["fraction-train"], fraction_evaluate=0.0)
@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """Test the joint model."""
+    """Return the accuracy of the joint model."""
     model = net()
     model.load_state_dict(arrays.to_torch_state_dict())
     return MetricRecord({"accuracy": test(model)})
