@@ -1,6 +1,7 @@
 """Settings of all tests, made before any test is imported; and the order in which the files are run."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,9 +20,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with slow tests first, each with all its tests in their order.
+    """Put the slowest files first, each with all its tests in their order.
 
     pytest-xdist gives a whole file to the next free worker: a long one at the end would keep the others waiting.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)  # the sort is stable
+    seconds: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("slow")
+        here = 0.0 if marker is None else marker.kwargs.get("seconds", 10.0)
+        seconds[item.path] = max(here, seconds.get(item.path, 0.0))
+    items.sort(key=lambda item: -seconds[item.path])  # files that are equally slow stay in their order

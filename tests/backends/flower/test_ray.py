@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ from fedlga.experiments.run import load_for_resume, run, run_and_record
 from hard_experiment import hard_experiment
 from trials import BIN, EXAMPLE_APP, LONGEST, free_ports, listens, quicken
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=70)
 
 
 def test_three_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_path):
@@ -103,7 +102,6 @@ def runs_on_ray(tmp_path_factory):
     """Return a folder with a run of every method, all on the same two Ray processes."""
     folder = tmp_path_factory.mktemp("ray")
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}  # where devices keep their memory
-    environment["PYTHONPATH"] = str(Path(on_ray.__file__).parent)
     command = [sys.executable, on_ray.__file__, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from safetensors.torch import load_file as load_weights
 from fedlga.experiments.records import read_run
 from trials import BIN, LONGEST, QuickTrial, free_ports, listens, make_trial, read_logs, start_app, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=25)
 
 TASK = """
 import numpy as np

@@ -31,6 +31,8 @@ VALID_DAYS = 825  # the most that clients accept
 
 def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9443) -> list[Path]:
     """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{str(folder)!r} is a file; a fleet needs a folder of its own")
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{str(folder)!r} is not empty; a fleet takes a folder of its own")
     if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
