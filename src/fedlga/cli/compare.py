@@ -16,6 +16,19 @@ from fedlga.core.settings import BadInput
 @experiment_options
 @click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six, or fedavg with --stragglers.")
 @click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to compare. Default: each method's own.")
+@click.option(
+    "--arm",
+    "arm_texts",
+    multiple=True,
+    metavar="'METHOD [POLICY] [KEY=VALUE ...]'",
+    help="One more row, with settings of its own; can be repeated.",
+)
+@click.option(
+    "--tuned",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The arms, and the settings that fedlga tune chose for them, from its folder.",
+)
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds, such as 0-4 or 0,3,7. Default: 0-4.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a comparison.")
@@ -26,6 +39,8 @@ def compare(
     data_dir: str | None,
     methods: str | None,
     policies: str | None,
+    arm_texts: tuple[str, ...],
+    tuned: Path | None,
     seed_text: str | None,
     out: Path | None,
     resume: Path | None,
@@ -39,31 +54,43 @@ def compare(
     from fedlga.cli.terminal import Display, describe_outcome, make_comparison_table, make_end_table
     from fedlga.core.process import keep_freed_memory
     from fedlga.core.registry import names_of
-    from fedlga.experiments.compare import Plan, make_table, read_curves, run_folder, run_plan, start, write_tables
+    from fedlga.experiments.arms import parse_arm
+    from fedlga.experiments.compare import Plan, make_table, read_curves, run_plan, start, write_tables
     from fedlga.experiments.config import parse_seeds
     from fedlga.experiments.records import read_summary
     from fedlga.experiments.run import check_free
     from fedlga.experiments.simulation import load_data, worker_count
+    from fedlga.experiments.tune import plan_tuned
     from fedlga.report.figures import draw_accuracy_over_time
 
     keep_freed_memory()
     if resume is not None:
-        if experiment or preset or out or methods or policies or seed_text or collect_changes(flags, sets):
+        given = (experiment, preset, out, methods, policies, arm_texts, tuned, seed_text, collect_changes(flags, sets))
+        if any(given):
             raise BadInput("--resume: got it with other options; the folder holds all of the comparison")
         plan, folder = Plan.load(resume), resume
     else:
         changes = collect_changes(flags, sets)
         if fixed := {"method", "stragglers", "seed"} & set(changes):
             raise BadInput(f"--set: {sorted(fixed)[0]} is what compare varies; use --methods, --stragglers, --seeds")
-        plan = Plan(
-            base=start_from(experiment, preset),
-            changes=changes,
-            methods=methods.split(",") if methods else ["fedavg"] if policies else names_of("method"),
-            policies=policies.split(",") if policies else [],
-            seeds=list(parse_seeds(seed_text or "0-4")),
-        )
+        seeds = list(parse_seeds(seed_text or "0-4"))
+        if tuned is not None:
+            if experiment or preset or methods or policies or arm_texts:
+                raise BadInput("--tuned: got it with another experiment or other arms; the folder holds them")
+            plan = plan_tuned(tuned, changes, seeds)
+        else:
+            default = ["fedavg"] if policies else [] if arm_texts else names_of("method")
+            plan = Plan(
+                base=start_from(experiment, preset),
+                changes=changes,
+                methods=methods.split(",") if methods else default,
+                policies=policies.split(",") if policies else [],
+                seeds=seeds,
+                more_arms=[parse_arm(text) for text in arm_texts],
+            )
         folder = out or new_folder("comparisons", "comparison")
-    experiments = plan.experiments()
+    runs = plan.runs(folder)
+    experiments = [e for _, e, _ in runs]
     if resume is None:
         check_free(folder)
     workers = Workers(worker_count(experiments[0])) if experiments[0].backend == "pool" else None
@@ -82,8 +109,10 @@ def compare(
                     display.show_round(step.record, before + step.record.round)
                 else:
                     ended = step.number
-                    outcome = describe_outcome(read_summary(run_folder(folder, e)))
-                    display.say(f"{ended}/{len(experiments)} {e.method} ({e.policy}) seed {e.seed}: {outcome}")
+                    arm, _, run_folder = runs[ended - 1]
+                    name = f"{e.method} ({' '.join(filter(None, (e.policy, arm.settings_text)))})"
+                    outcome = describe_outcome(read_summary(run_folder))
+                    display.say(f"{ended}/{len(experiments)} {name} seed {e.seed}: {outcome}")
                 if interrupts.between_rounds():
                     break
             steps.close()

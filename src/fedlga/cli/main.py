@@ -18,6 +18,7 @@ from fedlga.cli.listing import fields, list_names, presets
 from fedlga.cli.paper import paper
 from fedlga.cli.report import report
 from fedlga.cli.run import run
+from fedlga.cli.tune import tune
 from fedlga.core.settings import BadInput
 
 
@@ -56,6 +57,7 @@ def cli() -> None:
     fedlga run                                    FedLGA as in its paper, on Fashion-MNIST
     fedlga run --preset digits                    a first step, in seconds, without a download
     fedlga compare --methods fedavg,fedlga --seeds 0-4
+    fedlga tune --preset fleet --stragglers complete,keep --grid lr=0.01,0.03,0.1
     fedlga paper tau-max                          a table of the paper, and whether it holds here
     fedlga report runs/...                        an HTML page about runs
     fedlga data show --preset paper               who holds what
@@ -63,5 +65,5 @@ def cli() -> None:
     """
 
 
-for command in (run, compare, audit, check, data, deadline, fields, fleet, list_names, paper, presets, report):
+for command in (run, compare, audit, check, data, deadline, fields, fleet, list_names, paper, presets, report, tune):
     cli.add_command(command)

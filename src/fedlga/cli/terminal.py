@@ -13,6 +13,8 @@ from rich.table import Table
 from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import MEASURES, Measure
+from fedlga.experiments.paired import PairedRow
+from fedlga.experiments.statistics import Estimate
 
 PLAIN_SECONDS = 5.0  # between lines if the output is not a terminal
 NAMES_SHOWN = 3
@@ -147,7 +149,7 @@ def make_comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> T
     for row in rows:
         table.add_row(
             row["method"],
-            row["stragglers"],
+            _format_arm(row),
             _format_spread(row, measures[0]),
             f"{row['reached']}/{row['seeds']}",
             "" if row["rounds_more"] is None else f"{row['rounds_more']:+.1f}",
@@ -167,7 +169,31 @@ def make_end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     for m in measures:
         table.add_column(m.short or m.title, justify="right")
     for row in rows:
-        table.add_row(row["method"], row["stragglers"], *(_format_spread(row, m) for m in measures))
+        table.add_row(row["method"], _format_arm(row), *(_format_spread(row, m) for m in measures))
+    return table
+
+
+def make_tuning_table(rows: Sequence[PairedRow], target: float) -> Table:
+    """Return the held-out results of tuned arms, and the first arm's verdict against each; within 80 columns."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("arm")
+    titles = {
+        "closing_accuracy": ("accuracy", ".1%"),
+        "closing_accuracy_slow": ("slow data", ".1%"),
+        "simulated_seconds_to_target": (f"s to {target:.0%}", ".0f"),
+    }
+    measures = [name for name in titles if any(row.measure == name for row in rows)]
+    for name in measures:
+        table.add_column(titles[name][0], justify="right")
+        table.add_column("", no_wrap=True)
+    cells: dict[str, list[str]] = {}
+    for name in measures:
+        for row in (row for row in rows if row.measure == name):
+            arm = " ".join(filter(None, (row.method, row.stragglers, row.settings)))
+            value = Estimate(row.mean, row.half, row.seeds, row.censored).text(titles[name][1])
+            cells.setdefault(arm, []).extend([value, row.verdict])
+    for arm, texts in cells.items():
+        table.add_row(arm, *texts)
     return table
 
 
@@ -181,6 +207,11 @@ def make_audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(row["regime"], *(f"{row[name]:.2f}" for name in names))
     return table
+
+
+def _format_arm(row: Mapping[str, Any]) -> str:
+    """Return an arm's policy, and its settings if it has any of its own."""
+    return " ".join(filter(None, (row["stragglers"], row["settings"])))
 
 
 def _format_percent(value: float | None) -> str:

@@ -7,13 +7,14 @@ import statistics
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlga.core.files import format_csv, write_atomically
-from fedlga.core.registry import find, names_of
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
+from fedlga.experiments.arms import Arm, check_different, pair_arms
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import MEASURES
 from fedlga.experiments.records import EXPERIMENT, read_run, read_summary
@@ -33,40 +34,41 @@ class Plan:
     methods: Sequence[str]
     policies: Sequence[str]  # empty: each method's own
     seeds: Sequence[int]
+    more_arms: Sequence[Arm] = ()  # besides every method with every policy
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return the methods and policies that go together, in the order asked for."""
-        pairs: list[tuple[str, str]] = []
-        for policy in self.policies:
-            find("policy", policy)
-        for name in self.methods:
-            method = find("method", name)
-            allowed = [p for p in self.policies if not method.policies or p in method.policies]
-            if self.policies and not allowed:
-                takes = ", ".join(method.policies or names_of("policy"))
-                raise BadInput(f"--stragglers: method {name} takes {takes}; got {','.join(self.policies)}")
-            pairs += [(name, policy) for policy in allowed or [self.base.stragglers or method.default_policy]]
-        return pairs
+    @cached_property
+    def arms(self) -> list[Arm]:
+        """What is compared, in the order asked for."""
+        arms = [*pair_arms(self.methods, self.policies, self.base.stragglers), *self.more_arms]
+        check_different(arms)
+        return arms
 
     def experiments(self) -> list[Experiment]:
         """Return all runs: seed by seed, so that a table that is interrupted early is still paired."""
         experiments: list[Experiment] = []
         unused = set(self.changes)
         for seed in self.seeds:
-            for method, policy in self.pairs():
-                experiment = self.base.changed({"method": method, "stragglers": policy, "seed": seed})
+            for arm in self.arms:
+                experiment = arm.experiment(self.base, seed)
                 known = experiment.select_known(self.changes)
                 unused -= set(known)
-                experiments.append(experiment.changed(known))
+                experiments.append(experiment.changed({**known, **arm.settings}))
         if unused:
             name = sorted(unused)[0]
-            raise BadInput(f"{name}: there is no such field in the experiment or in any of {', '.join(self.methods)}")
+            methods = dict.fromkeys(arm.method for arm in self.arms)
+            raise BadInput(f"{name}: there is no such field in the experiment or in any of {', '.join(methods)}")
         return experiments
+
+    def runs(self, out: Path) -> list[tuple[Arm, Experiment, Path]]:
+        """Return every run with the arm that it belongs to and its folder, seed by seed."""
+        arms = self.arms * len(self.seeds)
+        return [(arm, e, run_folder(out, arm, e.seed)) for arm, e in zip(arms, self.experiments(), strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for comparison.toml."""
         lists = {"methods": list(self.methods), "policies": list(self.policies), "seeds": list(self.seeds)}
-        return {**lists, "changes": dict(self.changes), "base": self.base.as_dict()}
+        arms = {"more_arms": [arm.as_dict() for arm in self.more_arms]} if self.more_arms else {}
+        return {**lists, "changes": dict(self.changes), "base": self.base.as_dict(), **arms}
 
     @classmethod
     def load(cls, folder: Path) -> Plan:
@@ -77,14 +79,15 @@ class Plan:
         try:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
             base = Experiment.from_dict(values.pop("base"))
-            return cls(base=base, **values)
+            arms = [Arm(**arm) for arm in values.pop("more_arms", [])]
+            return cls(base=base, more_arms=arms, **values)
         except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"--resume: {str(file)!r} is damaged ({error})") from error
 
 
-def run_folder(out: Path, e: Experiment) -> Path:
+def run_folder(out: Path, arm: Arm, seed: int) -> Path:
     """Return where one run of a comparison is kept."""
-    return out / f"{e.method}-{e.policy}".replace(":", ".") / f"seed-{e.seed}"
+    return out / arm.label / f"seed-{seed}"
 
 
 def start(plan: Plan, out: Path, data: Data) -> None:
@@ -110,8 +113,7 @@ class Step:
 
 def run_plan(plan: Plan, out: Path, data: Data, workers: Workers | None = None) -> Generator[Step]:
     """Do the runs that are not done yet."""
-    for number, e in enumerate(plan.experiments(), start=1):
-        folder = run_folder(out, e)
+    for number, (_, e, folder) in enumerate(plan.runs(out), start=1):
         if not read_summary(folder):
             started = (folder / EXPERIMENT).exists()
             for record in run_and_record(e, folder, resume=started, data=data, workers=workers):
@@ -129,11 +131,12 @@ def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     first: dict[int, float] = {}
-    summaries = read_summaries(plan, out)
-    for method, policy in plan.pairs():
-        runs = {s["seed"]: s for s in summaries if (s["method"], s["stragglers"]) == (method, policy)}
+    by_arm = read_summaries(plan, out)
+    for arm in plan.arms:
+        runs = by_arm[arm.label]
         rounds = {seed: s["rounds_to_target"] for seed, s in runs.items() if s["rounds_to_target"] is not None}
-        row: dict[str, Any] = {"method": method, "stragglers": policy, "seeds": len(runs), "reached": len(rounds)}
+        row: dict[str, Any] = {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text}
+        row |= {"seeds": len(runs), "reached": len(rounds)}
         for measure in (m.name for m in MEASURES if m.table):
             values = [s[measure] for s in runs.values() if s.get(measure) is not None]
             row[measure] = statistics.fmean(values) if values else None
@@ -146,26 +149,35 @@ def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def read_summaries(plan: Plan, out: Path) -> list[dict[str, Any]]:
-    """Return the summaries of all runs that are done."""
-    return [summary for e in plan.experiments() if (summary := read_summary(run_folder(out, e)))]
+def read_summaries(plan: Plan, out: Path) -> dict[str, dict[int, dict[str, Any]]]:
+    """Return the summaries of all runs that are done, by the label of their arm and by seed."""
+    summaries: dict[str, dict[int, dict[str, Any]]] = {arm.label: {} for arm in plan.arms}
+    for arm, e, folder in plan.runs(out):
+        if summary := read_summary(folder):
+            summaries[arm.label][e.seed] = summary
+    return summaries
 
 
 def read_curves(plan: Plan, out: Path) -> dict[tuple[str, str], list[Sequence[Record]]]:
-    """Return the rounds of all runs that are done, by method and policy."""
+    """Return the rounds of all runs that are done, by method and by policy with the arm's settings."""
     curves: dict[tuple[str, str], list[Sequence[Record]]] = {}
-    for e in plan.experiments():
-        folder = run_folder(out, e)
+    for arm, _, folder in plan.runs(out):
         if read_summary(folder):
-            curves.setdefault((e.method, e.policy), []).append(read_run(folder).records)
+            line = " ".join(filter(None, (arm.policy, arm.settings_text)))
+            curves.setdefault((arm.method, line), []).append(read_run(folder).records)
     return curves
 
 
 def write_tables(plan: Plan, out: Path) -> None:
     """Write comparison.csv (means), runs.csv (every run) and comparison.json (both)."""
     rows = make_table(plan, out)
-    names = ["method", "stragglers", "seed", "rounds", *(m.name for m in MEASURES), "diverged"]
-    runs = [{name: summary.get(name) for name in names} for summary in read_summaries(plan, out)]
+    names = ["seed", "rounds", *(m.name for m in MEASURES), "diverged"]
+    runs = [
+        {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text}
+        | {name: summary.get(name) for name in names}
+        for arm, _, folder in plan.runs(out)
+        if (summary := read_summary(folder))
+    ]
     write_atomically(out / "comparison.csv", format_csv(rows))
     write_atomically(out / "runs.csv", format_csv(runs))
     write_atomically(out / "comparison.json", json.dumps({"table": rows, "runs": runs}, indent=2) + "\n")

@@ -44,6 +44,9 @@ class Experiment:
     aggregation: str = setting("mean", "aggregation rule: see fedlga list aggregations, or package.module:Class")
     server_optimizer: str = setting("sgd", "server optimiser: see fedlga list optimizers, or package.module:Class")
     rounds: int = setting(200, "T, rounds to train", least=1)
+    time_limit: float | None = setting(
+        None, "simulated seconds to train: the run ends with the round that reaches them; unset: all rounds", above=0
+    )
     cohort: int = setting(10, "K, devices selected in a round", least=1)
     sampling: str = setting(
         "without-replacement", "how the cohort is drawn", choices=("without-replacement", "with-replacement")

@@ -6,6 +6,7 @@ Summaries, comparisons, the terminal's tables and the HTML report all read this 
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
 
 LAST = 10  # evaluations: with few classes a device, accuracy jumps from round to round
+CLOSING = 0.2  # share of the simulated time over which the accuracy at the end is averaged
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,18 @@ def _rounds_to_target(e: Experiment, records: Sequence[Record]) -> float | None:
 def _last(field: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
     def compute(e: Experiment, records: Sequence[Record]) -> float | None:
         values = known_values(records, field)[-LAST:]
+        return sum(values) / len(values) if values else None
+
+    return compute
+
+
+def _closing(field: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
+    """Return the mean over the last fifth of the simulated time: the same for rounds of any length."""
+
+    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+        ends = list(itertools.accumulate(r.simulated_seconds for r in records))
+        late = [r for r, end in zip(records, ends, strict=True) if end > (1 - CLOSING) * ends[-1]]
+        values = known_values(late, field) or known_values(records, field)[-1:]
         return sum(values) / len(values) if values else None
 
     return compute
@@ -110,6 +124,8 @@ MEASURES = [
         "last_accuracy_slow", "slow devices' data", ".1%", _last("accuracy_slow"), "end", short="slow", in_report=True
     ),
     Measure("last_accuracy_worst", "worst device", ".1%", _last("accuracy_worst"), "end", short="worst"),
+    Measure("closing_accuracy", "accuracy, last fifth of the time", ".1%", _closing("accuracy")),
+    Measure("closing_accuracy_slow", "slow devices' data, last fifth of the time", ".1%", _closing("accuracy_slow")),
     Measure("last_train_loss", "training loss at the end", ".3f", _last("train_loss")),
     Measure("seconds", "seconds in all", ".1f", _total("seconds")),
     Measure(
@@ -151,7 +167,8 @@ def is_finished(e: Experiment, records: Sequence[Record]) -> bool:
         return False
     last = records[-1]
     reached = last.accuracy is not None and last.accuracy >= e.target
-    return last.round >= e.rounds or last.diverged or (e.stop_at_target and reached)
+    over = e.time_limit is not None and sum(r.simulated_seconds for r in records) >= e.time_limit
+    return last.round >= e.rounds or over or last.diverged or (e.stop_at_target and reached)
 
 
 def find_versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -38,6 +39,7 @@ CHECKPOINT_SECONDS = 30.0  # between checkpoints: a killed run loses at most thi
 MOST_DEVICES_LISTED = 1000  # partition.json is not written for more
 MAY_CHANGE = (
     "rounds",
+    "time_limit",
     "target",
     "stop_at_target",
     "audit",
@@ -195,6 +197,12 @@ def _resume(folder: Path, e: Experiment, simulation: Simulation) -> tuple[Server
         os.truncate(folder / ROUNDS, kept[-1][1] if kept else 0)
     write_atomically(folder / EXPERIMENT, e.to_toml())
     return state, [record for record, _ in kept]
+
+
+def remove_weights(folder: Path) -> None:
+    """Remove what only an unfinished run needs: the weights of hundreds of runs would fill a disk."""
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    (folder / "model.safetensors").unlink(missing_ok=True)
 
 
 def _close(folder: Path, e: Experiment, state: ServerState, records: Sequence[Record], simulation: Simulation) -> None:

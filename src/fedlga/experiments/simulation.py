@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from fedlga.backends.serial import SerialBackend
 from fedlga.core.aggregator import Aggregator
 from fedlga.core.backend import Backend
 from fedlga.core.fleet import Fleet, Workload
-from fedlga.core.process import one_thread
+from fedlga.core.process import count_cores, one_thread
 from fedlga.core.registry import create
 from fedlga.core.round import Federation, run_rounds
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.measures import is_finished
 from fedlga.learning.datasets.base import Data
 from fedlga.learning.datasets.cache import cache_folder, load
 from fedlga.learning.evaluation import Evaluator, TestSet
@@ -50,10 +50,12 @@ def rounds(experiment: Experiment, *, data_dir: str | Path | None = None) -> Ite
 
     Between rounds, in the caller's loop, torch has the number of threads it had before.
     """
+    records: list[Record] = []
     with simulate(experiment, data_dir=data_dir) as simulation:
         for _, record in run_rounds(simulation.federation, simulation.start, experiment.rounds):
             yield record
-            if experiment.stop_at_target and record.accuracy is not None and record.accuracy >= experiment.target:
+            records.append(record)
+            if is_finished(experiment, records):
                 return
 
 
@@ -148,8 +150,7 @@ def check_fit(experiment: Experiment, data: Data) -> None:
 
 def worker_count(experiment: Experiment) -> int:
     """Return the processes of the pool: as asked, or one a core; never more than devices in a round."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(experiment.workers or cores, experiment.cohort)
+    return min(experiment.workers or count_cores(), experiment.cohort)
 
 
 def load_data(e: Experiment, data_dir: str | Path | None = None, progress: Progress | None = None) -> Data:

@@ -146,3 +146,18 @@ def _stats() -> Any:
     from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
     return stats
+
+
+def correct_for_many(values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values corrected for being many, by Holm's method (1979); None stands for no test.
+
+    The smallest is multiplied by the number of tests, the next by one less, and so on; none becomes smaller than the
+    one before it. The chance of one false finding among all tests is then at most the level.
+    """
+    order = sorted((p, index) for index, p in enumerate(values) if p is not None)
+    corrected: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (p, index) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        corrected[index] = highest
+    return corrected

@@ -7,8 +7,9 @@ from pathlib import Path
 from fedlga.core.files import format_csv, write_atomically
 from fedlga.experiments.measures import describe_machine
 from fedlga.experiments.records import read_summary
+from fedlga.experiments.run import remove_weights
 from fedlga.paper.claims import judge
-from fedlga.paper.runs import ItemRuns, remove_weights
+from fedlga.paper.runs import ItemRuns
 from fedlga.report.style import METHOD_NAMES
 
 RAW = (

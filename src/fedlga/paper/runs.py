@@ -6,7 +6,6 @@ kept in OUT/runs/SETTING/POINT/METHOD-POLICY/seed-S; a run that is there and fin
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from fedlga.experiments.compare import Step
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import BY_NAME
 from fedlga.experiments.records import EXPERIMENT, read_records, read_summary
-from fedlga.experiments.run import run_and_record
+from fedlga.experiments.run import remove_weights, run_and_record
 from fedlga.experiments.statistics import Estimate
 from fedlga.paper.items import ITEMS, Item, Point
 from fedlga.paper.printed import find_printed
@@ -152,9 +151,3 @@ def perform(
             yield Step(e, number, record)
         remove_weights(folder)
         yield Step(e, number, None)
-
-
-def remove_weights(folder: Path) -> None:
-    """Remove what only an unfinished run needs: the weights of hundreds of runs would fill a disk."""
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    (folder / "model.safetensors").unlink(missing_ok=True)

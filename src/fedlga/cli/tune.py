@@ -1,0 +1,178 @@
+"""fedlga tune: each method and policy at its best setting, judged on seeds that chose nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedlga.cli.interrupts import Interrupts
+from fedlga.cli.options import collect_changes, experiment_options, new_folder, start_from
+from fedlga.core.settings import BadInput
+
+if TYPE_CHECKING:
+    from fedlga.experiments.tune import Progress, TuningPlan
+
+
+@click.command()
+@experiment_options
+@click.option("--methods", metavar="M,M,...", help="Methods to tune. Default: fedavg with --stragglers.")
+@click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to tune. Default: each method's own.")
+@click.option(
+    "--arm",
+    "arm_texts",
+    multiple=True,
+    metavar="'METHOD [POLICY] [KEY=VALUE ...]'",
+    help="One more arm, with settings of its own; can be repeated. The first arm is the one others are compared with.",
+)
+@click.option("--grid", "grids", multiple=True, metavar="KEY=V,V,...", help="Values to try; can be repeated.")
+@click.option(
+    "--by", default="accuracy", metavar="C", help="accuracy (default), slow or time: what makes a setting best."
+)
+@click.option("--seeds", "seed_text", metavar="S", help="Seeds for the choice. Default: 100-102.")
+@click.option("--held-out", "held_out_text", metavar="S", help="Seeds for what is reported. Default: 0-4.")
+@click.option("--widen", type=int, metavar="N", help="How often a grid grows if the best is at its edge. Default: 3.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in tunings/.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a search.")
+def tune(
+    experiment: Path | None,
+    preset: str | None,
+    sets: tuple[str, ...],
+    data_dir: str | None,
+    methods: str | None,
+    policies: str | None,
+    arm_texts: tuple[str, ...],
+    grids: tuple[str, ...],
+    by: str,
+    seed_text: str | None,
+    held_out_text: str | None,
+    widen: int | None,
+    out: Path | None,
+    resume: Path | None,
+    **flags: Any,
+) -> int:
+    """Find the best setting of each method and policy by the same search, and compare them on other seeds.
+
+    \b
+    fedlga tune --preset fleet --stragglers complete,keep,wait --grid lr=0.01,0.03,0.1
+    fedlga tune --preset digits --arm "fedavg complete" --arm "fedprox keep" --grid lr=0.05,0.1 --grid mu=0.1,1
+
+    Every point of the grid runs on the first of --seeds, those that are not far behind also on the others. If the
+    best is at the edge of the grid, the grid grows. Runs go in parallel, one a core. DIR then holds tuning.csv (every
+    point), choice.toml (for compare --tuned), and held-out/ with the tables of the chosen settings.
+    """
+    from fedlga.cli.terminal import Display, make_tuning_table
+    from fedlga.core.settings import choose
+    from fedlga.experiments.arms import pair_arms, parse_arm
+    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.paired import compare_arms, write_paired
+    from fedlga.experiments.run import check_free
+    from fedlga.experiments.simulation import check_fit, load_data
+    from fedlga.experiments.tune import (
+        CRITERIA,
+        HELD_OUT,
+        MOST_WIDENINGS,
+        TuningPlan,
+        held_out_plan,
+        run_tuning,
+        start,
+    )
+
+    workers = flags.pop("workers", None)
+    changes = collect_changes(flags, sets)
+    if resume is not None:
+        if (
+            experiment
+            or preset
+            or out
+            or methods
+            or policies
+            or arm_texts
+            or grids
+            or seed_text
+            or held_out_text
+            or changes
+        ):
+            raise BadInput("--resume: got it with other options; the folder holds all of the search")
+        plan, folder = TuningPlan.load(resume), resume
+    else:
+        if fixed := {"method", "stragglers", "seed", "backend"} & set(changes):
+            raise BadInput(f"--set: {sorted(fixed)[0]} is what tune varies itself; see fedlga tune --help")
+        base = start_from(experiment, preset)
+        names = methods.split(",") if methods else ["fedavg"] if policies else []
+        arms = [*pair_arms(names, policies.split(",") if policies else [], base.stragglers), *map(parse_arm, arm_texts)]
+        if not arms:
+            raise BadInput("--arm: got none; it takes at least one, or --methods, or --stragglers")
+        plan = TuningPlan(
+            base=base.changed(changes),
+            arms=arms,
+            grid=dict(parse_grid(text) for text in grids),
+            criterion=CRITERIA[choose("--by", by, CRITERIA)],
+            seeds=list(parse_seeds(seed_text or "100-102")),
+            held_out=list(parse_seeds(held_out_text or "0-4")),
+            widenings=MOST_WIDENINGS if widen is None else widen,
+        )
+        folder = out or new_folder("tunings", "tuning")
+        check_free(folder)
+    display = Display()
+    try:
+        with display, Interrupts(display.say) as interrupts:
+            data = load_data(plan.base, data_dir, display.show_fetch)  # fetched once, before many processes need it
+            check_fit(plan.arms[0].experiment(plan.base, plan.seeds[0]), data)
+            del data
+            if resume is None:
+                start(plan, folder)
+            display.say(describe(plan, folder))
+            steps, stopped = run_tuning(plan, folder, processes=workers or 0, data_dir=data_dir), False
+            for step in steps:
+                if step.outcome.summary:
+                    display.say(describe_run(step))
+                if stopped := interrupts.between_rounds():
+                    break
+            steps.close()
+    except KeyboardInterrupt:
+        stopped = True
+    if stopped:
+        click.echo(f"to go on: fedlga tune --resume {folder}")
+        return 1
+    chosen = held_out_plan(plan, folder)
+    write_paired(chosen, folder / HELD_OUT)
+    display.console.print(make_tuning_table(compare_arms(chosen, folder / HELD_OUT), plan.base.target))
+    display.say(
+        f"mean ± half of the 95 % interval over {len(plan.held_out)} held-out seeds; the settings were chosen on"
+    )
+    display.say(f"{len(plan.seeds)} other seeds by {plan.criterion.meaning}.")
+    display.say("ahead, behind: the first arm against this one, paired, exact test with Holm's correction at 5 %")
+    display.say(f"written: {folder}: tuning.csv, choice.toml, held-out/paired.csv, held-out/comparison.csv")
+    return 0
+
+
+def parse_grid(text: str) -> tuple[str, list[Any]]:
+    """Return the setting and the values of 'lr=0.01,0.03'."""
+    from fedlga.experiments.config import parse_setting
+
+    name, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        raise BadInput(f"--grid: got {text!r}; it takes KEY=V,V,..., such as lr=0.01,0.03,0.1")
+    return name.strip(), [parse_setting(f"{name}={value}")[1] for value in values.split(",")]
+
+
+def describe(plan: TuningPlan, folder: Path) -> str:
+    """Return what is about to run, in a line."""
+    from fedlga.experiments.tune import grid_points
+
+    points = sum(len(grid_points(plan.grid_of(arm))) for arm in plan.arms)
+    return (
+        f"{len(plan.arms)} arms, {points} points, {len(plan.seeds)} seeds for the choice, "
+        f"{len(plan.held_out)} held out, into {folder}"
+    )
+
+
+def describe_run(step: Progress) -> str:
+    """Return a run that is over, in a line."""
+    from fedlga.cli.terminal import describe_outcome
+
+    return (
+        f"{step.phase} {step.label} seed {step.outcome.job.experiment.seed}: {describe_outcome(step.outcome.summary)}"
+    )

@@ -1,0 +1,119 @@
+"""Many runs at once, one a core: each run is one process that trains its devices one after the other.
+
+For many short runs this is faster than the pool, where the processes of one run wait for each other in every round.
+The results are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlga.core.process import count_cores, keep_freed_memory
+from fedlga.core.settings import BadInput
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.records import EXPERIMENT, read_summary
+from fedlga.experiments.run import remove_weights, run_and_record
+
+if TYPE_CHECKING:
+    from fedlga.learning.datasets.base import Data
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run and its folder."""
+
+    experiment: Experiment
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is over; `summary` is empty if it was stopped before its end."""
+
+    job: Job
+    summary: dict[str, Any]
+
+
+class RunPool:
+    """Processes that do runs, one run at a time each. Use as a context manager.
+
+    At its end, the runs that are going on stop after their round; they can be continued.
+    """
+
+    def __init__(self, processes: int = 0, data_dir: str | Path | None = None) -> None:
+        """Start `processes` when they are first needed; 0: one a core."""
+        context = multiprocessing.get_context("spawn")
+        self._stop = context.Event()
+        self._executor = ProcessPoolExecutor(
+            processes or count_cores(), context, _prepare_process, (self._stop, data_dir)
+        )
+
+    def __enter__(self) -> RunPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._executor.shutdown(cancel_futures=True)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """Do the runs, and yield each when it is over.
+
+        A run that is there and finished is not run again; one that was interrupted continues.
+        """
+        missing: list[Job] = []
+        for job in jobs:
+            if summary := read_summary(job.folder):
+                yield Outcome(job, summary)
+            else:
+                missing.append(job)
+        try:
+            job_of = {self._executor.submit(_run_job, job): job for job in missing}
+            for future in as_completed(job_of):
+                yield Outcome(job_of[future], future.result())
+        except BrokenProcessPool as error:
+            raise BadInput("a process that ran an experiment was killed; --resume continues") from error
+
+
+_stop: Event | None = None
+_data_dir: str | Path | None = None
+
+
+def _prepare_process(stop: Event, data_dir: str | Path | None) -> None:
+    global _stop, _data_dir
+    _stop, _data_dir = stop, data_dir
+    for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
+        signal.signal(number, signal.SIG_IGN)  # the process that started this one says when to stop
+    keep_freed_memory()
+
+
+def _run_job(job: Job) -> dict[str, Any]:
+    assert _stop is not None
+    e, folder = job.experiment, job.folder
+    records = run_and_record(e, folder, resume=(folder / EXPERIMENT).exists(), data=_load(*_data_key(e)))
+    for _ in records:
+        if _stop.is_set():
+            break
+    records.close()
+    if summary := read_summary(folder):
+        remove_weights(folder)
+    return summary
+
+
+def _data_key(e: Experiment) -> tuple[str, bool, tuple[tuple[str, Any], ...]]:
+    return e.dataset, e.normalise, tuple(sorted(e.settings("dataset").items()))
+
+
+@lru_cache(maxsize=1)
+def _load(dataset: str, normalise: bool, settings: tuple[tuple[str, Any], ...]) -> Data:
+    from fedlga.learning.datasets.cache import cache_folder, load
+
+    return load(dataset, cache_folder(_data_dir), settings=dict(settings), normalise=normalise)

@@ -1,0 +1,386 @@
+"""The best setting of each arm, by the same search for all, and what it gives on seeds that chose nothing.
+
+tuning.toml         the plan
+search/ARM/POINT/   the runs of the search: every point of the arm's grid, on the tuning seeds
+tuning.csv          every point with its score on each tuning seed, and what became of it
+choice.toml         the arms with their chosen settings
+held-out/           the chosen arms on the held-out seeds: a comparison, with its tables
+
+What to run next is a function of the results that are there. So an interrupted search continues, and no result of a
+held-out seed can enter a choice: `next_trials` and `choose` never see one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlga.core.files import format_csv, write_atomically
+from fedlga.core.settings import BadInput
+from fedlga.experiments.arms import Arm, check_different, format_settings
+from fedlga.experiments.compare import Plan, write_tables
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.parallel import Job, Outcome, RunPool
+from fedlga.experiments.records import read_summary
+
+PLAN, CHOICE, TABLE, SEARCH, HELD_OUT = "tuning.toml", "choice.toml", "tuning.csv", "search", "held-out"
+MOST_WIDENINGS = 3  # times that a grid grows because the best point is at its edge
+
+Point = tuple[tuple[str, Any], ...]  # settings with their values: (("lr", 0.03), ("mu", 0.1))
+Grid = Mapping[str, Sequence[Any]]
+Scores = Mapping[Point, Mapping[int, float]]  # by point and tuning seed; lower is better
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What makes a setting the best: a cost to make small."""
+
+    name: str
+    meaning: str
+    tie: float  # points whose mean cost is this close to the best are tied: the one with the least spread is chosen
+    margin: float  # after each seed, points that are further behind the best than this leave the race
+    relative: bool  # tie and margin are shares of the best cost
+
+    def cost(self, e: Experiment, summary: Mapping[str, Any]) -> float:
+        """Return the cost of one run: infinite if it diverged."""
+        if summary["diverged"]:
+            return math.inf
+        if self.name == "time":
+            seconds = summary["simulated_seconds_to_target"]
+            if seconds is not None:
+                return seconds
+            # Never reached: later than every run that reached it, and the later the further from the target.
+            spent = summary["simulated_seconds"]
+            return spent * (1 + e.target - (summary["best_accuracy"] or 0.0))
+        value = summary["closing_accuracy" if self.name == "accuracy" else "closing_accuracy_slow"]
+        if value is None:
+            raise BadInput("--by: got 'slow', and no device of this fleet is always slow; it takes accuracy or time")
+        return 1 - value
+
+    def within(self, cost: float, best: float, room: float) -> bool:
+        """Return whether a cost is at most `room` above the best."""
+        return cost <= best + room * (best if self.relative else 1.0)
+
+
+CRITERIA = {
+    c.name: c
+    for c in (
+        Criterion("accuracy", "mean accuracy over the last fifth of the simulated time", 0.002, 0.03, relative=False),
+        Criterion("slow", "the same on data like that of the always slow devices", 0.002, 0.03, relative=False),
+        Criterion("time", "simulated seconds to the target", 0.02, 0.5, relative=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """What is tuned, over which grid, by which criterion, on which seeds."""
+
+    base: Experiment
+    arms: Sequence[Arm]
+    grid: Grid  # for every arm; an arm takes the settings that it has
+    criterion: Criterion
+    seeds: Sequence[int]  # for the choice
+    held_out: Sequence[int]  # for what is reported
+    widenings: int = MOST_WIDENINGS
+
+    def __post_init__(self) -> None:
+        check_different(self.arms)
+        if both := sorted(set(self.seeds) & set(self.held_out)):
+            raise BadInput(f"--held-out: seed {both[0]} is one of --seeds; a seed that chose a setting cannot judge it")
+        if empty := [name for name, values in self.grid.items() if not values]:
+            raise BadInput(f"--grid: got no value for {empty[0]}; it takes at least one")
+        if not self.grid:
+            raise BadInput("--grid: got none; it takes a setting with its values, such as lr=0.01,0.03,0.1")
+        known = set[str]()
+        for arm in self.arms:
+            known |= set(self.grid_of(arm))
+            for point in grid_points(self.grid_of(arm)):
+                self.experiment(arm, point, self.seeds[0])  # raises BadInput for a value that does not fit
+        if unused := set(self.grid) - known:
+            raise BadInput(f"--grid: no arm has a setting {sorted(unused)[0]!r}")
+
+    def grid_of(self, arm: Arm) -> Grid:
+        """Return the part of the grid that an arm has, without what the arm itself fixes."""
+        e = arm.experiment(self.base, self.seeds[0])
+        known = e.select_known({name: values[0] for name, values in self.grid.items()})
+        return {name: values for name, values in self.grid.items() if name in known and name not in arm.settings}
+
+    def experiment(self, arm: Arm, point: Point, seed: int) -> Experiment:
+        """Return one run of the search."""
+        early = {"stop_at_target": True} if self.criterion.name == "time" else {}
+        return arm.add(dict(point)).experiment(self.base, seed).changed({"backend": "serial", **early})
+
+    def fits(self, arm: Arm, point: Point) -> bool:
+        """Return whether an arm can have these settings."""
+        try:
+            self.experiment(arm, point, self.seeds[0])
+        except BadInput:
+            return False
+        return True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for tuning.toml."""
+        return {
+            "by": self.criterion.name,
+            "seeds": list(self.seeds),
+            "held_out": list(self.held_out),
+            "widenings": self.widenings,
+            "grid": {name: list(values) for name, values in self.grid.items()},
+            "arms": [arm.as_dict() for arm in self.arms],
+            "base": self.base.as_dict(),
+        }
+
+    @classmethod
+    def load(cls, folder: Path) -> TuningPlan:
+        """Return the plan of a search to continue."""
+        values = _read_toml(folder / PLAN, "--resume")
+        try:
+            return cls(
+                base=Experiment.from_dict(values["base"]),
+                arms=[Arm(**arm) for arm in values["arms"]],
+                grid=values["grid"],
+                criterion=CRITERIA[values["by"]],
+                seeds=values["seeds"],
+                held_out=values["held_out"],
+                widenings=values["widenings"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"--resume: {str(folder / PLAN)!r} is damaged ({error!r})") from error
+
+
+# What to run next, and what to choose: functions of the scores alone
+
+
+def grid_points(grid: Grid) -> list[Point]:
+    """Return all points of a grid."""
+    return [tuple(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run that the search asks for."""
+
+    point: Point
+    seed: int
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """How far the search of one arm is."""
+
+    points: Sequence[Point]  # the grid, and what was added beyond its edges
+    trials: Sequence[Trial]  # to run next; empty: the search is over
+    best: Point | None  # the choice, when the search is over
+    at_edge: Sequence[str]  # settings whose best value is still the lowest or highest that was tried
+
+
+def next_trials(
+    grid: Grid,
+    scores: Scores,
+    seeds: Sequence[int],
+    criterion: Criterion,
+    widenings: int = MOST_WIDENINGS,
+    fits: Callable[[Point], bool] = lambda point: True,
+) -> SearchState:
+    """Return what to run next, given the scores so far; when there is nothing left to run, the best point.
+
+    `fits` says whether a point beyond the grid is within the limits of its settings.
+
+    All points run on the first seed. After each seed, points that are more than the criterion's margin behind the best
+    leave the race. When the rest have all seeds and the best is at an edge, the point beyond the edge joins the race.
+    """
+    points = grid_points(grid)
+    for widening in range(widenings + 1):
+        racing: list[Point] = points
+        for done, seed in enumerate(seeds, start=1):
+            if missing := [Trial(p, seed) for p in racing if seed not in scores.get(p, {})]:
+                return SearchState(points, missing, None, [])
+            costs = {p: statistics.fmean(scores[p][s] for s in seeds[:done]) for p in racing}
+            best = min(costs.values())
+            racing = [p for p in racing if criterion.within(costs[p], best, criterion.margin)]
+        chosen = choose(scores, racing, seeds, criterion)
+        beyond = {name: point for name, point in find_beyond(points, chosen).items() if fits(point)}
+        if not beyond or widening == widenings:
+            return SearchState(points, [], chosen, list(beyond))
+        points = [*points, *beyond.values()]
+    raise AssertionError("the last widening returns")
+
+
+def choose(scores: Scores, racing: Sequence[Point], seeds: Sequence[int], criterion: Criterion) -> Point:
+    """Return the best point: the least mean cost; among ties, the least spread over the seeds."""
+    costs = {p: [scores[p][seed] for seed in seeds] for p in racing}
+    best = min(statistics.fmean(values) for values in costs.values())
+    tied = [p for p, values in costs.items() if criterion.within(statistics.fmean(values), best, criterion.tie)]
+
+    def spread(p: Point) -> tuple[float, float]:
+        return max(costs[p]) - min(costs[p]), statistics.fmean(costs[p])
+
+    return min(tied, key=spread)
+
+
+def find_beyond(points: Sequence[Point], best: Point) -> dict[str, Point]:
+    """Return, for each setting whose best value is the lowest or highest tried, the point one step further.
+
+    The step is the ratio of the last two values: rates are tried on a logarithmic scale. A setting with one value, or
+    with one that is not a positive number, has no next value.
+    """
+    beyond: dict[str, Point] = {}
+    for index, (name, value) in enumerate(best):
+        values: list[Any] = sorted({p[index][1] for p in points}, key=str)
+        if len(values) < 2 or not all(_is_positive(v) for v in values):  # noqa: PLR2004
+            continue
+        numbers = sorted(values)
+        neighbour = {numbers[0]: numbers[1], numbers[-1]: numbers[-2]}.get(value)
+        if neighbour is not None:
+            further = float(f"{value * value / neighbour:.1g}")
+            beyond[name] = (*best[:index], (name, further), *best[index + 1 :])
+    return beyond
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+# The runs
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run of a search or of its held-out seeds that is over."""
+
+    phase: str  # "search" or "held-out"
+    label: str
+    outcome: Outcome
+
+
+def run_tuning(
+    plan: TuningPlan, out: Path, *, processes: int = 0, data_dir: str | Path | None = None
+) -> Generator[Progress]:
+    """Search the best point of every arm, then run it on the held-out seeds. What is there is not run again."""
+    with RunPool(processes, data_dir) as pool:
+        while jobs := _search_jobs(plan, out):
+            arm_of = {job.folder: arm for arm, job in jobs}
+            for outcome in pool.run([job for _, job in jobs]):
+                label = f"{arm_of[outcome.job.folder].label} {outcome.job.folder.parent.name}"
+                yield Progress(SEARCH, label, outcome)
+            write_search(plan, out)
+        write_search(plan, out)
+        chosen = held_out_plan(plan, out)
+        runs = chosen.runs(out / HELD_OUT)
+        arm_of = {folder: arm for arm, _, folder in runs}
+        for outcome in pool.run([Job(e, folder) for _, e, folder in runs]):
+            yield Progress(HELD_OUT, arm_of[outcome.job.folder].label, outcome)
+    write_tables(chosen, out / HELD_OUT)
+
+
+def start(plan: TuningPlan, out: Path) -> None:
+    """Create the folder of a search."""
+    import tomli_w
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / PLAN, tomli_w.dumps(plan.as_dict()))
+
+
+def search_folder(out: Path, arm: Arm, point: Point, seed: int) -> Path:
+    """Return where one run of the search is kept."""
+    return out / SEARCH / arm.label / format_settings(dict(point)).replace(" ", ",") / f"seed-{seed}"
+
+
+def read_scores(plan: TuningPlan, out: Path, arm: Arm, points: Sequence[Point]) -> Scores:
+    """Return the costs of an arm's runs that are done, on the tuning seeds."""
+    scores: dict[Point, dict[int, float]] = {}
+    for point in points:
+        for seed in plan.seeds:
+            if summary := read_summary(search_folder(out, arm, point, seed)):
+                cost = plan.criterion.cost(plan.experiment(arm, point, seed), summary)
+                scores.setdefault(point, {})[seed] = cost
+    return scores
+
+
+def read_search(plan: TuningPlan, out: Path, arm: Arm) -> tuple[SearchState, Scores]:
+    """Return how far an arm's search is, and its scores."""
+    grid = plan.grid_of(arm)
+    points = grid_points(grid)
+    while True:  # the scores of a point beyond the grid may be there already
+        scores = read_scores(plan, out, arm, points)
+        state = next_trials(
+            grid, scores, plan.seeds, plan.criterion, plan.widenings, lambda point: plan.fits(arm, point)
+        )
+        if len(state.points) == len(points):
+            return state, scores
+        points = state.points
+
+
+def _search_jobs(plan: TuningPlan, out: Path) -> list[tuple[Arm, Job]]:
+    """Return the runs to do next, over all arms."""
+    return [
+        (arm, Job(plan.experiment(arm, t.point, t.seed), search_folder(out, arm, t.point, t.seed)))
+        for arm in plan.arms
+        for t in read_search(plan, out, arm)[0].trials
+    ]
+
+
+def chosen_arms(plan: TuningPlan, out: Path) -> list[Arm]:
+    """Return the arms with their chosen settings; the search must be over."""
+    choices = [(arm, read_search(plan, out, arm)[0].best) for arm in plan.arms]
+    return [arm.add(dict(best)) for arm, best in choices if best is not None]
+
+
+def held_out_plan(plan: TuningPlan, out: Path) -> Plan:
+    """Return the comparison of the chosen arms on the held-out seeds."""
+    base = plan.base.changed({"backend": "serial"})
+    return Plan(base, {}, [], [], plan.held_out, more_arms=chosen_arms(plan, out))
+
+
+def write_search(plan: TuningPlan, out: Path) -> None:
+    """Write tuning.csv: every point with its scores; and choice.toml, for the arms whose search is over."""
+    import tomli_w
+
+    rows: list[dict[str, Any]] = []
+    choices: list[dict[str, Any]] = []
+    for arm in plan.arms:
+        state, scores = read_search(plan, out, arm)
+        if state.best is not None:
+            edge = {"at_edge": list(state.at_edge)} if state.at_edge else {}
+            choices.append({**arm.add(dict(state.best)).as_dict(), "runs": sum(map(len, scores.values())), **edge})
+        for point in sorted(scores, key=str):
+            costs = [scores[point].get(seed) for seed in plan.seeds]
+            known = [cost for cost in costs if cost is not None]
+            rows.append(
+                {"arm": arm.label, "settings": format_settings(dict(point)), "mean": statistics.fmean(known)}
+                | {f"seed {seed}": cost for seed, cost in zip(plan.seeds, costs, strict=True)}
+                | {"chosen": point == state.best}
+            )
+    write_atomically(out / TABLE, format_csv(rows))
+    values = {"by": plan.criterion.name, "seeds": list(plan.seeds), "base": plan.base.as_dict(), "arms": choices}
+    write_atomically(out / CHOICE, tomli_w.dumps(values))
+
+
+def plan_tuned(folder: Path, changes: Mapping[str, Any], seeds: Sequence[int]) -> Plan:
+    """Return a comparison of the arms that a finished search chose, on seeds that it did not choose by."""
+    tuning, values = TuningPlan.load(folder), _read_toml(folder / CHOICE, "--tuned")
+    try:
+        arms = [Arm(arm["method"], arm["policy"], arm["settings"]) for arm in values["arms"]]
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"--tuned: {str(folder / CHOICE)!r} is damaged ({error!r})") from error
+    if len(arms) < len(tuning.arms):
+        raise BadInput(f"--tuned: the search in {str(folder)!r} is not over; fedlga tune --resume {folder}")
+    if both := sorted(set(tuning.seeds) & set(seeds)):
+        raise BadInput(f"--seeds: seed {both[0]} chose the settings in {str(folder)!r}; take others")
+    return Plan(tuning.base, changes, [], [], seeds, more_arms=arms)
+
+
+def _read_toml(file: Path, option: str) -> dict[str, Any]:
+    if not file.is_file():
+        raise BadInput(f"{option}: {str(file.parent)!r} holds no search; it takes the folder of fedlga tune")
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{option}: {str(file)!r} is damaged ({error})") from error
