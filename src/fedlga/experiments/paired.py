@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedlga.core.files import format_csv, write_atomically
+from fedlga.experiments.arms import Arm
 from fedlga.experiments.compare import Plan, read_summaries
 from fedlga.experiments.statistics import LEVEL, Difference, Estimate, compare_pairs, correct_for_many
 
@@ -34,52 +34,40 @@ class PairedRow:
 
 
 def compare_arms(plan: Plan, out: Path) -> list[PairedRow]:
-    """Return a row for each arm and measure.
-
-    Holm's correction is over all arms and measures of the comparison: every test that this table makes.
-    """
+    """Return a row for each arm and measure. Holm's correction is over the arms, for each measure."""
     summaries = read_summaries(plan, out)
     limit = max((s["simulated_seconds"] for runs in summaries.values() for s in runs.values()), default=0.0)
-    first = plan.arms[0]
-    rows: list[dict[str, Any]] = []
-    tests: list[Difference | None] = []
+    rows: list[PairedRow] = []
     for measure, lower in JUDGED.items():
         values = {label: {seed: s.get(measure) for seed, s in runs.items()} for label, runs in summaries.items()}
         if all(v is None for by_seed in values.values() for v in by_seed.values()):
             continue  # no device is always slow, or no arm reached the target
-        for arm in plan.arms:
-            mine = values[arm.label]
-            estimate = Estimate.of(list(mine.values()))
-            rows.append(
-                {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text, "measure": measure}
-                | {"seeds": estimate.count, "censored": estimate.censored}
-                | {"mean": estimate.mean, "half": estimate.half}
-            )
-            sign = 1.0 if lower else -1.0  # compare_pairs tests for 'below'
-            ours, theirs = (
-                {seed: None if v is None else sign * v for seed, v in values[label].items()}
-                for label in (first.label, arm.label)
-            )
-            tests.append(None if arm == first else compare_pairs(ours, theirs, limit))
-    ahead = correct_for_many([None if t is None else t.p for t in tests])
-    behind = correct_for_many([None if t is None else t.reverse for t in tests])
-    return [
-        PairedRow(**row)
-        if test is None
-        else PairedRow(
-            **row,
-            lead=-test.mean,
-            lead_half=test.half,
-            p_ahead=p,
-            p_behind=reverse,
-            verdict="ahead"
-            if p is not None and p < LEVEL
-            else "behind"
-            if reverse is not None and reverse < LEVEL
-            else "level",
-        )
-        for row, test, p, reverse in zip(rows, tests, ahead, behind, strict=True)
-    ]
+        sign = 1.0 if lower else -1.0  # compare_pairs tests for 'below'
+        signed = {
+            label: {seed: None if v is None else sign * v for seed, v in by_seed.items()}
+            for label, by_seed in values.items()
+        }
+        first, *others = plan.arms
+        tests = [compare_pairs(signed[first.label], signed[arm.label], limit) for arm in others]
+        ahead = correct_for_many([None if t is None else t.p for t in tests])
+        behind = correct_for_many([None if t is None else t.reverse for t in tests])
+        plain = [_describe(arm, measure, Estimate.of(list(values[arm.label].values()))) for arm in plan.arms]
+        rows.append(plain[0])
+        for row, test, p_ahead, p_behind in zip(plain[1:], tests, ahead, behind, strict=True):
+            rows.append(row if test is None else _judge(row, test, p_ahead, p_behind))
+    return rows
+
+
+def _describe(arm: Arm, measure: str, estimate: Estimate) -> PairedRow:
+    e = estimate
+    return PairedRow(arm.method, arm.policy, arm.settings_text, measure, e.count, e.censored, e.mean, e.half)
+
+
+def _judge(row: PairedRow, test: Difference, p_ahead: float | None, p_behind: float | None) -> PairedRow:
+    ahead, behind = (p is not None and p < LEVEL for p in (p_ahead, p_behind))
+    verdict = "ahead" if ahead else "behind" if behind else "level"
+    leads = {"lead": -test.mean, "lead_half": test.half}
+    return replace(row, **leads, p_ahead=p_ahead, p_behind=p_behind, verdict=verdict)
 
 
 def write_paired(plan: Plan, out: Path) -> None:

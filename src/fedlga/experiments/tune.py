@@ -25,12 +25,14 @@ from fedlga.core.files import format_csv, write_atomically
 from fedlga.core.settings import BadInput
 from fedlga.experiments.arms import Arm, check_different, format_settings
 from fedlga.experiments.compare import Plan, write_tables
-from fedlga.experiments.config import Experiment
+from fedlga.experiments.config import Experiment, names_in_use
 from fedlga.experiments.parallel import Job, Outcome, RunPool
 from fedlga.experiments.records import read_summary
 
 PLAN, CHOICE, TABLE, SEARCH, HELD_OUT = "tuning.toml", "choice.toml", "tuning.csv", "search", "held-out"
 MOST_WIDENINGS = 3  # times that a grid grows because the best point is at its edge
+FIXED = ("method", "stragglers", "seed", "backend")  # what a search sets itself: no grid can hold it
+NO_SLOW_DEVICE = "--by: got 'slow', and no device of this fleet is always slow; it takes accuracy or time"
 
 Point = tuple[tuple[str, Any], ...]  # settings with their values: (("lr", 0.03), ("mu", 0.1))
 Grid = Mapping[str, Sequence[Any]]
@@ -60,7 +62,7 @@ class Criterion:
             return spent * (1 + e.target - (summary["best_accuracy"] or 0.0))
         value = summary["closing_accuracy" if self.name == "accuracy" else "closing_accuracy_slow"]
         if value is None:
-            raise BadInput("--by: got 'slow', and no device of this fleet is always slow; it takes accuracy or time")
+            raise BadInput(NO_SLOW_DEVICE)
         return 1 - value
 
     def within(self, cost: float, best: float, room: float) -> bool:
@@ -94,10 +96,20 @@ class TuningPlan:
         check_different(self.arms)
         if both := sorted(set(self.seeds) & set(self.held_out)):
             raise BadInput(f"--held-out: seed {both[0]} is one of --seeds; a seed that chose a setting cannot judge it")
-        if empty := [name for name, values in self.grid.items() if not values]:
-            raise BadInput(f"--grid: got no value for {empty[0]}; it takes at least one")
+        if not self.seeds:
+            raise BadInput("--seeds: got none; it takes at least one")
+        if self.widenings < 0:
+            raise BadInput(f"--widen: got {self.widenings}; it takes a whole number of at least 0")
         if not self.grid:
             raise BadInput("--grid: got none; it takes a setting with its values, such as lr=0.01,0.03,0.1")
+        for name, values in self.grid.items():
+            if name in FIXED:
+                raise BadInput(f"--grid: {name} is what tune varies itself; see fedlga tune --help")
+            if not values:
+                raise BadInput(f"--grid: got no value for {name}; it takes at least one")
+            texts = [format_settings({name: value}) for value in values]
+            if repeated := [text for text in texts if texts.count(text) > 1]:  # they would share a folder
+                raise BadInput(f"--grid: {repeated[0]} is there twice; each value is tried once")
         known = set[str]()
         for arm in self.arms:
             known |= set(self.grid_of(arm))
@@ -107,9 +119,14 @@ class TuningPlan:
             raise BadInput(f"--grid: no arm has a setting {sorted(unused)[0]!r}")
 
     def grid_of(self, arm: Arm) -> Grid:
-        """Return the part of the grid that an arm has, without what the arm itself fixes."""
+        """Return the part of the grid that an arm has, without what the arm itself fixes.
+
+        'owner.name' is for the arms that use the owner: adam.eta_g for those whose server optimiser is adam.
+        """
         e = arm.experiment(self.base, self.seeds[0])
-        known = e.select_known({name: values[0] for name, values in self.grid.items()})
+        used = set(names_in_use(e.context()).values())
+        plain = {name: values[0] for name, values in self.grid.items() if "." not in name}
+        known = {*e.select_known(plain), *(name for name in self.grid if name.rpartition(".")[0] in used)}
         return {name: values for name, values in self.grid.items() if name in known and name not in arm.settings}
 
     def experiment(self, arm: Arm, point: Point, seed: int) -> Experiment:
@@ -138,9 +155,9 @@ class TuningPlan:
         }
 
     @classmethod
-    def load(cls, folder: Path) -> TuningPlan:
-        """Return the plan of a search to continue."""
-        values = _read_toml(folder / PLAN, "--resume")
+    def load(cls, folder: Path, option: str = "--resume") -> TuningPlan:
+        """Return the plan of a search: to continue it, or for another option."""
+        values = _read_toml(folder / PLAN, option)
         try:
             return cls(
                 base=Experiment.from_dict(values["base"]),
@@ -152,7 +169,7 @@ class TuningPlan:
                 widenings=values["widenings"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"--resume: {str(folder / PLAN)!r} is damaged ({error!r})") from error
+            raise BadInput(f"{option}: {str(folder / PLAN)!r} is damaged ({error!r})") from error
 
 
 # What to run next, and what to choose: functions of the scores alone
@@ -239,9 +256,15 @@ def find_beyond(points: Sequence[Point], best: Point) -> dict[str, Point]:
         numbers = sorted(values)
         neighbour = {numbers[0]: numbers[1], numbers[-1]: numbers[-2]}.get(value)
         if neighbour is not None:
-            further = float(f"{value * value / neighbour:.1g}")
+            further = _round_beyond(value, value * value / neighbour)
             beyond[name] = (*best[:index], (name, further), *best[index + 1 :])
     return beyond
+
+
+def _round_beyond(value: float, further: float) -> float:
+    """Return `further` with as few digits as leave it on its side of `value`: 1.6 as 2, but 1.21 as 1.2 beyond 1.1."""
+    rounded = (float(f"{further:.{digits}g}") for digits in range(1, 17))
+    return next((number for number in rounded if number != value and (number > value) == (further > value)), further)
 
 
 def _is_positive(value: Any) -> bool:
@@ -336,7 +359,12 @@ def chosen_arms(plan: TuningPlan, out: Path) -> list[Arm]:
 def held_out_plan(plan: TuningPlan, out: Path) -> Plan:
     """Return the comparison of the chosen arms on the held-out seeds."""
     base = plan.base.changed({"backend": "serial"})
-    return Plan(base, {}, [], [], plan.held_out, more_arms=chosen_arms(plan, out))
+    return Plan(base, {}, [], [], plan.held_out, more_arms=_each_once(chosen_arms(plan, out)))
+
+
+def _each_once(arms: Sequence[Arm]) -> list[Arm]:
+    """Return the arms without repeats: an arm may be tuned to what another one has from the start."""
+    return [arm for index, arm in enumerate(arms) if arm not in arms[:index]]
 
 
 def write_search(plan: TuningPlan, out: Path) -> None:
@@ -365,16 +393,16 @@ def write_search(plan: TuningPlan, out: Path) -> None:
 
 def plan_tuned(folder: Path, changes: Mapping[str, Any], seeds: Sequence[int]) -> Plan:
     """Return a comparison of the arms that a finished search chose, on seeds that it did not choose by."""
-    tuning, values = TuningPlan.load(folder), _read_toml(folder / CHOICE, "--tuned")
+    tuning, values = TuningPlan.load(folder, "--tuned"), _read_toml(folder / CHOICE, "--tuned")
     try:
-        arms = [Arm(arm["method"], arm["policy"], arm["settings"]) for arm in values["arms"]]
+        arms = [Arm(arm["method"], arm["policy"], dict(arm["settings"])) for arm in values["arms"]]
     except (KeyError, TypeError) as error:
         raise BadInput(f"--tuned: {str(folder / CHOICE)!r} is damaged ({error!r})") from error
     if len(arms) < len(tuning.arms):
         raise BadInput(f"--tuned: the search in {str(folder)!r} is not over; fedlga tune --resume {folder}")
     if both := sorted(set(tuning.seeds) & set(seeds)):
         raise BadInput(f"--seeds: seed {both[0]} chose the settings in {str(folder)!r}; take others")
-    return Plan(tuning.base, changes, [], [], seeds, more_arms=arms)
+    return Plan(tuning.base, changes, [], [], seeds, more_arms=_each_once(arms))
 
 
 def _read_toml(file: Path, option: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedlga.core.completion.scales import Scales
 
 
-SCALES = ("trusted", "growth", "linear", "printed")
+SCALES = ("feedback", "trusted", "growth", "linear", "printed")
 
 
 @final
@@ -25,8 +25,8 @@ class Complete(Policy):
     """The aggregator approximates the update that a slow device would have sent."""
 
     scale: str | float = setting(
-        "trusted",
-        "what a slow device's update is multiplied by: trusted, growth, linear, printed, or a number",
+        "feedback",
+        "what a slow device's update is multiplied by: feedback, trusted, growth, linear, printed, or a number",
         above=0,
     )
     fading: float = setting(
@@ -42,7 +42,7 @@ class Complete(Policy):
 
     @property
     def needs_sketches(self) -> bool:  # noqa: D102
-        return self.scale == "trusted"
+        return self.scale in ("feedback", "trusted")
 
     def decide(  # noqa: D102
         self, state: ServerState, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]
@@ -73,11 +73,14 @@ class Complete(Policy):
         complete: Sequence[Update],
         digests: Mapping[int, UpdateDigest],
     ) -> Scales:
+        from fedlga.core.completion.feedback import learn_feedback
         from fedlga.core.completion.growth import learn_growth
         from fedlga.core.completion.printed import printed_scales
         from fedlga.core.completion.scales import Scales, work_ratio
         from fedlga.core.completion.trusted import learn_trusted
 
+        if self.scale == "feedback":
+            return learn_feedback(state.memory, updates, digests)
         if self.scale == "trusted":
             return learn_trusted(state.memory, updates, digests, self.fading)
         if self.scale == "growth":
