@@ -2,13 +2,14 @@
 # make test     sets up everything and runs the tests
 # make test-quick     the tests that take little time: for the inner loop
 # make check    lint, formatting, layers, types and tests
+# make tables   writes the tables of README.md and docs/ from the data in results/
 # make bench    seconds a round, ours and other simulators': takes an hour and needs the machine to itself
 # make test-long      tests that take minutes, such as all six methods on a SuperLink; others show the same in less
 # make test-sources   fetches the real datasets from every source it can reach and compares them
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser run test test-quick check lint layers types bench test-sources test-long clean
+.PHONY: setup browser run test test-quick check lint layers types tables bench test-sources test-long clean
 
 setup: .venv/ready
 
@@ -42,6 +43,9 @@ types: setup
 	$(BIN)/pyright
 
 check: lint layers types test
+
+tables: setup
+	$(BIN)/python tools/make_tables.py
 
 bench: setup
 	$(BIN)/python benchmarks/simulators.py

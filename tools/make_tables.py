@@ -1,0 +1,685 @@
+"""Write the tables of README.md and docs/ from the data in results/, and check that they are current.
+
+    .venv/bin/python tools/make_tables.py             # rewrite every table (make tables)
+    .venv/bin/python tools/make_tables.py --check     # change nothing; exit code 1 if a table is stale or made by hand
+
+A table stands between two comments, each on a line of its own:
+
+    <!-- table rounds folder=policies -->
+
+    | policy | rounds to the target | ...
+
+    <!-- end table -->
+
+The first names a function of this file and its arguments. To add a table, write a function with the decorator `table`
+that reads files of results/ and returns a row for each line, as a dictionary from column titles to text. Its name, with
+hyphens, is the table's name; its parameters are the table's arguments.
+
+A number with ± is a mean over seeds and half of its 95 % interval (`Estimate`). Fewer than three seeds have no
+interval. A page with such a table says so once, in the words of PLUS_MINUS. A table with numbers that is not generated
+is an error, unless UNMEASURED lists it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import inspect
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+from fedlga.core.files import write_atomically
+from fedlga.experiments.measures import BY_NAME
+from fedlga.experiments.statistics import Estimate
+from fedlga.paper.printed import find_printed
+from fedlga.report.style import METHOD_NAMES
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+PAGES = ("*.md", "docs/*.md", "results/README.md", "examples/*/*.md")
+PLUS_MINUS = "± is half of the 95 % interval of the mean over the seeds (Student's t)"
+FEWEST_SEEDS = 3  # an interval of two values is wider than what it says
+
+# Tables that hold digits but no measured numbers: their pages and header rows.
+UNMEASURED = {
+    ("docs/concepts.md", "| `fleet` | who is slow | settings |"),
+    ("docs/flower.md", "| event | what happens | tested with |"),
+    ("docs/symbols.md", "| here | FedLGA | FedAvg | FedProx | FedNova | Scaffold | FedDyn |"),
+    ("results/README.md", "| folder | command |"),
+}
+TRANSCRIPTS = ("docs/tutorial.md", "docs/fleet-tutorial.md")  # their code blocks show what commands print
+
+START = re.compile(r"^<!-- table (?P<call>.*\S) -->$")
+END = "<!-- end table -->"
+
+Row = dict[str, str]
+Record = dict[str, str]  # a line of a CSV file
+TABLES: dict[str, Callable[..., list[Row]]] = {}
+
+
+class BadTable(Exception):
+    """A table that cannot be made, in one line."""
+
+
+def table(function: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    """Register a function that makes a table."""
+    TABLES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+# Reading and formatting
+
+
+def read_csv(name: str) -> list[Record]:
+    """Return the lines of a CSV file in results/."""
+    file = RESULTS / name
+    if not file.is_file():
+        raise BadTable(f"there is no results/{name}")
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def number(record: Record, name: str) -> float | None:
+    """Return a value of a line; None if it is empty or not there."""
+    text = record.get(name, "")
+    return float(text) if text else None
+
+
+def known(record: Record, name: str) -> float:
+    """Return a value that must be there."""
+    return float(record[name])
+
+
+def show(values: Sequence[float | None], form: str) -> str:
+    """Return the mean with its interval; if not all seeds have a value, how many have one."""
+    estimate = Estimate.of(values)
+    if estimate.count < FEWEST_SEEDS:
+        estimate = replace(estimate, half=None)
+    return estimate.text(form).replace("± +", "± ")  # of a difference, only the mean has a sign
+
+
+def show_measure(runs: Iterable[Record], measure: str) -> str:
+    """Return a measure of fedlga's summaries over these runs."""
+    return show([number(run, measure) for run in runs], BY_NAME[measure].format)
+
+
+def digits(value: float, figures: int = 2) -> str:
+    """Return a positive number with so many significant figures, without an exponent."""
+    rounded = float(f"{value:.{figures}g}")
+    decimals = figures - 1 - math.floor(math.log10(rounded))
+    return f"{rounded:,.{max(0, decimals)}f}"
+
+
+def seconds(value: float, figures: int = 2) -> str:
+    """Return a time in seconds, or in milliseconds if it is shorter than one."""
+    return f"{digits(value, figures)} s" if value >= 1 else f"{digits(1000 * value, figures)} ms"
+
+
+def count(value: float) -> str:
+    """Return a number of parameters: 318010 is '0.3 million'."""
+    million = 1_000_000
+    return f"{digits(value / million, 1)} million" if value >= million / 10 else f"{value:,.0f}"
+
+
+def distinct(values: Iterable[str]) -> list[str]:
+    """Return values in their order, each once."""
+    return list(dict.fromkeys(values))
+
+
+# Comparisons of policies and methods: results/FOLDER/runs.csv
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The runs of one method with one policy and settings of its own."""
+
+    method: str
+    policy: str
+    settings: str
+    runs: list[Record]
+
+    @property
+    def label(self) -> Row:
+        """The columns that say which arm a row is of."""
+        name = METHOD_NAMES.get(self.method, self.method)
+        return {"method": name, "policy": self.policy, "settings": self.settings}
+
+    def by_seed(self, measure: str) -> dict[str, float | None]:
+        """Return a measure of each run."""
+        return {run["seed"]: number(run, measure) for run in self.runs}
+
+
+def read_arms(folder: str, only: str = "") -> list[Arm]:
+    """Return the arms of a comparison; `only` lists methods, or methods with a policy: fedavg,fednova-keep."""
+    records = read_csv(f"{folder}/runs.csv")
+    keys = list(dict.fromkeys((r["method"], r["stragglers"], r.get("settings") or "") for r in records))
+    arms = [
+        Arm(*key, [r for r in records if (r["method"], r["stragglers"], r.get("settings") or "") == key])
+        for key in keys
+    ]
+    wanted = only.split(",") if only else []
+    for name in wanted:
+        if not any(name in (arm.method, f"{arm.method}-{arm.policy}") for arm in arms):
+            raise BadTable(f"only={name}: results/{folder}/runs.csv has no such runs")
+    return [arm for arm in arms if not wanted or {arm.method, f"{arm.method}-{arm.policy}"} & set(wanted)]
+
+
+def show_gap(arm: Arm, other: Arm | None) -> str:
+    """Return how many rounds more an arm needs than another, seed by seed."""
+    if other is None or arm is other:
+        return ""
+    mine, theirs = arm.by_seed("rounds_to_target"), other.by_seed("rounds_to_target")
+    gaps = [a - b for seed, a in mine.items() if a is not None and (b := theirs.get(seed)) is not None]
+    return show(gaps, "+.1f") if len(gaps) == len(mine) == len(theirs) else "-"  # none if a run never got there
+
+
+@table
+def rounds(folder: str) -> list[Row]:
+    """Rounds and simulated seconds to the target by policy, paired with waiting and with completing."""
+    every = read_arms(folder)
+    arms = {arm.policy: arm for arm in every}
+    if len(arms) < len(every):
+        raise BadTable(f"table rounds: results/{folder}/runs.csv has a policy with several methods or settings")
+    return [
+        {
+            "policy": arm.policy,
+            "rounds to the target": show_measure(arm.runs, "rounds_to_target"),
+            "more than `wait`, seed by seed": show_gap(arm, arms.get("wait")),
+            "more than `complete`, seed by seed": show_gap(arm, arms.get("complete")),
+            "simulated seconds to it": show_measure(arm.runs, "simulated_seconds_to_target"),
+        }
+        for arm in arms.values()
+    ]
+
+
+@table
+def end(folder: str, only: str = "") -> list[Row]:
+    """Where runs of the same length end, and when they reached the target."""
+    columns = {
+        "accuracy": "last_accuracy",
+        "on the slow devices' data": "last_accuracy_slow",
+        "worst device": "last_accuracy_worst",
+        "simulated seconds in all": "simulated_seconds",
+        "to the target": "simulated_seconds_to_target",
+    }
+    arms = read_arms(folder, only)
+    columns = {
+        title: name
+        for title, name in columns.items()
+        if any(number(run, name) is not None for a in arms for run in a.runs)
+    }
+    return [arm.label | {title: show_measure(arm.runs, name) for title, name in columns.items()} for arm in arms]
+
+
+@table
+def rounds_by_method(folder: str) -> list[Row]:
+    """Rounds and simulated seconds to the target, a row a method and a column a policy."""
+    arms = read_arms(folder)
+    rows: list[Row] = []
+    for method in distinct(arm.method for arm in arms):
+        row = {"method": METHOD_NAMES[method]}
+        for arm in (a for a in arms if a.method == method):
+            times = show_measure(arm.runs, "simulated_seconds_to_target")
+            row[arm.policy] = f"{show_measure(arm.runs, 'rounds_to_target')}; {times} s"
+        rows.append(row)
+    return rows
+
+
+# Approximation errors
+
+
+@table
+def audit(file: str) -> list[Row]:
+    """Errors of every scale by regime, one run each: results/audit/FILE.csv."""
+    return [
+        {
+            "regime (one unit, eta_l)": r["regime"],
+            "rounds": r["rounds"],
+            "printed": digits(known(r, "printed"), 3),
+            **{name: f"{known(r, name):.2f}" for name in ("linear", "growth", "trusted", "best")},
+            "trusted / best": f"{known(r, 'trusted') / known(r, 'best'):.2f}",
+            "mean": f"{known(r, 'trusted_mean'):.2f}",
+        }
+        for r in read_csv(f"audit/{file}.csv")
+    ]
+
+
+@table
+def lasting() -> list[Row]:
+    """Errors of single updates and of their sums, from the text that benchmarks/lasting.py prints."""
+    lines = (RESULTS / "lasting.txt").read_text(encoding="utf-8").splitlines()
+    titles, *rows = [re.split(r"\s{2,}", line.strip()) for line in lines if line.strip()]
+    return [dict(zip(titles, cells, strict=True)) for cells in rows]
+
+
+@table
+def paper_audit(setting: str) -> list[Row]:
+    """Errors of completed updates by regime, over the seeds."""
+    records = read_csv(f"paper/audit/{setting}.csv")
+    columns = {
+        "error": "approximation_error",
+        "best multiple": "best_scale_error",
+        "averaged update": "aggregate_error",
+    }
+    rows: list[Row] = []
+    for point in distinct(r["point"] for r in records):
+        runs = [r for r in records if r["point"] == point]
+        unit, rate = point.removeprefix("audit-").split("-", 1)
+        cells = {title: show_measure(runs, name) for title, name in columns.items()}
+        ratios = [known(r, "approximation_error") / known(r, "best_scale_error") for r in runs]
+        rows.append({"regime (one unit, eta_l)": f"{unit}, {rate}", **cells, "error / best": show(ratios, ".2f")})
+    return rows
+
+
+# The paper's items: results/paper/ITEM/SETTING.csv
+
+SETTINGS = {
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar-10-small": "CIFAR-10, small",
+    "cifar-100-small": "CIFAR-100, small",
+}
+PAPER_ITEMS = ("accuracy", "loss", "best", "runtime", "tau-max", "epochs", "rho", "devices", "cohort")
+OUR_ITEMS = ("time", "audit")
+BASE_VALUES = {"tau-max": 0.8, "epochs": 5, "rho": 0.5, "devices": 50, "cohort": 10}  # of the point 'base'
+
+
+def read_item(item: str, setting: str) -> list[Record]:
+    """Return the runs of an item."""
+    return read_csv(f"paper/{item}/{setting}.csv")
+
+
+@table
+def verdicts(pages: str) -> list[Row]:
+    """What each item's page says of its claims, by setting; `pages` is the way to results/paper from the page."""
+    rows: list[Row] = []
+    total: Row = {"item": "the paper's items together"}
+    for setting, name in SETTINGS.items():
+        parts = Counter[str]()
+        for item in PAPER_ITEMS:
+            parts.update(count_parts(item_page(item, setting)))
+        total[name] = (
+            f"{parts['holds']} of {parts.total()} parts hold, of {parts['the opposite holds']} the opposite holds, "
+            f"{parts['not shown']} are not shown"
+        )
+    for item in (*PAPER_ITEMS, *OUR_ITEMS):
+        row = {"item": f"`{item}`" + (" (ours)" if item in OUR_ITEMS else "")}
+        for setting, name in SETTINGS.items():
+            file = item_page(item, setting)
+            row[name] = f"[{read_verdict(file)}]({pages}/{item}/{setting}.md)" if file.is_file() else "not run"
+        rows += [total, row] if item == OUR_ITEMS[0] else [row]
+    return rows
+
+
+def item_page(item: str, setting: str) -> Path:
+    """Return the generated page of an item."""
+    return RESULTS / "paper" / item / f"{setting}.md"
+
+
+def read_verdict(file: Path) -> str:
+    """Return the sentence in which a generated page judges its claims."""
+    match = re.search(r"^\*\*(?:It )?(.*)\.\*\*$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
+        raise BadTable(f"results/{file.relative_to(RESULTS).as_posix()} has no verdict")
+    return match[1]
+
+
+def count_parts(file: Path) -> Counter[str]:
+    """Return how many of a page's judged claims have each verdict; none if there is no page."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    judged = text.partition("## Does it hold here?")[2].partition("\nBesides")[0]
+    return Counter(re.findall(r"^- .*: (holds|the opposite holds|not shown|no runs to tell)\b", judged, re.MULTILINE))
+
+
+@table
+def paper_methods(setting: str) -> list[Row]:
+    """The six methods: rounds to the target beside the paper's, best accuracy, training loss."""
+    records = read_item("accuracy", setting)
+    rows: list[Row] = []
+    for method, policy in dict.fromkeys((r["method"], r["stragglers"]) for r in records):
+        runs = [r for r in records if r["method"] == method]
+        rows.append(
+            {
+                "method": METHOD_NAMES[method],
+                "policy": policy,
+                f"rounds, {_the_paper(setting)}": find_printed("accuracy", setting, method),
+                "rounds, here": show_measure(runs, "rounds_to_target"),
+                "best accuracy, here": show_measure(runs, "best_accuracy"),
+                "training loss at the end, here": show_measure(runs, "last_train_loss"),
+            }
+        )
+    return rows
+
+
+@table
+def paper_runtime(setting: str) -> list[Row]:
+    """Seconds a round and to the target, beside the paper's."""
+    records = read_item("runtime", setting)
+    baseline = {r["seed"]: known(r, "seconds_per_round") for r in records if r["method"] == "fedavg"}
+    rows: list[Row] = []
+    for method in distinct(r["method"] for r in records):
+        runs = [r for r in records if r["method"] == method]
+        ratios = [known(r, "seconds_per_round") / baseline[r["seed"]] for r in runs]
+        rows.append(
+            {
+                "method": METHOD_NAMES[method],
+                "the paper": find_printed("runtime", setting, method),
+                "seconds a round, here": show_measure(runs, "seconds_per_round"),
+                "times FedAvg's, seed by seed": show(ratios, ".2f"),
+                "seconds to the target, here": show_measure(runs, "seconds_to_target"),
+            }
+        )
+    return rows
+
+
+@table
+def paper_sweep(item: str, setting: str) -> list[Row]:
+    """Rounds to the target, a row a method and a column a value; the paper's numbers if it has one for each value."""
+    if item not in BASE_VALUES:
+        raise BadTable(f"item={item}: takes one of {', '.join(BASE_VALUES)}")
+    records = read_item(item, setting)
+    points = {p: _point_value(item, p) for p in distinct(r["point"] for r in records)}
+    axis = {"tau-max": "tau_max / E", "epochs": "E", "devices": "N", "cohort": "K"}.get(item, item)
+    rows: list[Row] = []
+    for method in distinct(r["method"] for r in records):
+        printed = {f"{axis} = {v:g}": find_printed(item, setting, method, v) for v in points.values()}
+        if "-" not in printed.values():
+            rows.append({"method": f"{METHOD_NAMES[method]}, {_the_paper(setting)}", **printed})
+        row = {"method": METHOD_NAMES[method]}
+        for point, value in points.items():
+            runs = [r for r in records if (r["method"], r["point"]) == (method, point)]
+            row[f"{axis} = {value:g}"] = show_measure(runs, "rounds_to_target")
+        rows.append(row)
+    return rows
+
+
+def _the_paper(setting: str) -> str:
+    """Return how the paper's own numbers are called beside ours."""
+    return "the paper" if setting == "fashion-mnist" else "the paper in its setting"
+
+
+def _point_value(item: str, point: str) -> float:
+    """Return what a point of a sweep stands for: 'rho-0.1' is 0.1."""
+    return BASE_VALUES[item] if point == "base" else float(point.removeprefix(f"{item}-"))
+
+
+@table
+def paper_time() -> list[Row]:
+    """The policies over simulated time, in every setting that was run."""
+    rows: list[Row] = []
+    for setting, name in SETTINGS.items():
+        records = read_item("time", setting)
+        for policy in distinct(r["stragglers"] for r in records):
+            runs = [r for r in records if r["stragglers"] == policy]
+            rows.append(
+                {
+                    "data set": name,
+                    "policy": policy,
+                    "rounds to the target": show_measure(runs, "rounds_to_target"),
+                    "simulated seconds to it": show_measure(runs, "simulated_seconds_to_target"),
+                    "accuracy at the end": show_measure(runs, "last_accuracy"),
+                }
+            )
+    return rows
+
+
+# Speed: results/simulators, aggregator, growth, flower
+
+WORKLOADS = {
+    "epochs": "epoch rounds: 6,000 steps",
+    "batches": "batch rounds: 50 steps",
+    "overhead": "the same, evaluation on 100 images",
+    "resnet20": "ResNet-20, batch rounds",
+}
+OURS = "fedlga"
+
+
+@table
+def simulators() -> list[Row]:
+    """Seconds a round of every simulator, with its times fedlga's in the same repetition."""
+    records = read_csv("simulators/simulators.csv")
+    rows: list[Row] = []
+    for name in distinct(r["simulator"] for r in records):
+        mine = {r["workload"]: r for r in records if r["simulator"] == name}
+        row = {"simulator": name}
+        for workload, title in WORKLOADS.items():
+            row[title] = _show_simulator(mine[workload]) if workload in mine else "-"
+        first = [known(r, "first_round_seconds") for r in mine.values()]
+        rows.append(row | {"first round after": f"{min(first):.1f} to {max(first):.1f} s"})
+    return rows
+
+
+def _show_simulator(record: Record) -> str:
+    text = seconds(known(record, "seconds"), 3)
+    if record["simulator"] == OURS:
+        return text
+    ratio, least, most = (digits(known(record, name)) for name in ("ratio", "ratio_min", "ratio_max"))
+    return f"{text} ({ratio}; {least} to {most})"
+
+
+@table
+def speed() -> list[Row]:
+    """How many times as long as fedlga other simulators take, by workload."""
+    records = [r for r in read_csv("simulators/simulators.csv") if not r["simulator"].startswith(OURS)]
+    rows: list[Row] = []
+    for name in distinct(r["simulator"] for r in records):
+        ratios = {r["workload"]: digits(known(r, "ratio")) for r in records if r["simulator"] == name}
+        rows.append({"simulator": name} | {title: ratios.get(w, "-") for w, title in WORKLOADS.items()})
+    return rows
+
+
+@table
+def where() -> list[Row]:
+    """Where the time of a round goes."""
+    columns = {
+        "round": "round_ms",
+        "training": "train_ms",
+        "evaluation": "evaluate_ms",
+        "at the sgemm peak": "floor_ms",
+        "a step": "step_us",
+        "a task beyond its steps": "task_us",
+    }
+    return [
+        {"workload": r["workload"]}
+        | {title: f"{known(r, name):,.0f}" if known(r, name) else "-" for title, name in columns.items()}
+        | {"share of the peak": f"{known(r, 'floor_ms') / known(r, 'round_ms'):.0%}"}
+        for r in read_csv("simulators/where.csv")
+    ]
+
+
+@table
+def aggregator() -> list[Row]:
+    """What completing costs the aggregator."""
+    return [
+        {
+            "parameters": count(known(r, "parameters")),
+            "updates": r["updates"],
+            "FedAvg": seconds(known(r, "fedavg_seconds")),
+            "FedLGA": seconds(known(r, "fedlga_seconds")),
+            "ratio (least to most)": "{ratio:.2f} ({ratio_min:.2f} to {ratio_max:.2f})".format(
+                **{name: known(r, name) for name in ("ratio", "ratio_min", "ratio_max")}
+            ),
+            "share of a copy's bandwidth: FedAvg, FedLGA": f"{known(r, 'fedavg_share_of_copy'):.0%}, "
+            f"{known(r, 'fedlga_share_of_copy'):.0%}",
+        }
+        for r in read_csv("aggregator/aggregator.csv")
+    ]
+
+
+@table
+def growth(over: str) -> list[Row]:
+    """Milliseconds a round and gigabytes of memory over devices, cohort or parameters, a row a method."""
+    base = {"devices": "1000", "cohort": "10", "parameters": "318010"}
+    if over not in base:
+        raise BadTable(f"over={over}: takes one of {', '.join(base)}")
+    records = [r for r in read_csv("growth/growth.csv") if r["partition"] == "classes"]
+    fixed = [name for name in base if name != over]
+    if over == "devices":  # the other two sweeps are at 1000 devices, which this one leaves out
+        records = [r for r in records if r["devices"] != base["devices"]]
+    else:
+        records = [r for r in records if all(r[name] == base[name] for name in fixed)]
+    values = sorted({int(r[over]) for r in records})
+    rows: list[Row] = []
+    for method in distinct(r["method"] for r in records):
+        mine = {int(r[over]): r for r in records if r["method"] == method}
+        row = {"method": METHOD_NAMES[method]}
+        for value in values:
+            title = count(value) if over == "parameters" else f"{value:,}"
+            row[title] = seconds(known(mine[value], "seconds")) if value in mine else "-"
+        memory = [known(r, "gigabytes") for r in mine.values()]
+        rows.append(row | {"peak memory": f"{min(memory):.1f} to {max(memory):.1f} GB"})
+    return rows
+
+
+@table
+def flower() -> list[Row]:
+    """Seconds a round in the pool, on Ray and on SuperNodes."""
+    records = [r for r in read_csv("flower/flower.csv") if r["kind"] != "idle"]
+    kinds = {
+        "pool": "pool",
+        "ray": "Flower's simulation (Ray)",
+        "superlink": "SuperLink and SuperNodes, on one machine",
+    }
+    points = sorted({(int(r["parameters"]), int(r["nodes"])) for r in records})
+    cells = {(r["kind"], int(r["parameters"]), int(r["nodes"])): known(r, "seconds") for r in records}
+    return [
+        {"parameters": count(parameters), "nodes": str(nodes)}
+        | {
+            title: seconds(cells[kind, parameters, nodes]) if (kind, parameters, nodes) in cells else "-"
+            for kind, title in kinds.items()
+        }
+        for parameters, nodes in points
+    ]
+
+
+# Pages
+
+
+def make(call: str) -> str:
+    """Return the table that a comment asks for, as Markdown."""
+    name, *words = call.split()
+    if name not in TABLES:
+        raise BadTable(f"unknown table {name!r}; takes one of {', '.join(sorted(TABLES))}")
+    arguments: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key in arguments:
+            raise BadTable(f"table {name}: {word!r} is not one argument=value")
+        arguments[key] = value
+    try:
+        inspect.signature(TABLES[name]).bind(**arguments)
+    except TypeError as error:
+        raise BadTable(f"table {name}: {error}") from None
+    return format_rows(TABLES[name](**arguments))
+
+
+def format_rows(rows: Sequence[Row]) -> str:
+    """Return rows as a Markdown table, without columns that are empty in every row."""
+    titles = [t for t in distinct(title for row in rows for title in row) if any(row.get(t) for row in rows)]
+    lines = [titles, *([row.get(title, "") for title in titles] for row in rows)]
+    text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n".join([text[0], "|" + "---|" * len(titles), *text[1:]])
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table in a page: the call in its first comment, and the lines between its comments, from 0."""
+
+    call: str
+    first: int
+    after: int
+
+
+def find_places(lines: Sequence[str]) -> Iterator[Place]:
+    """Yield the places for tables in a page."""
+    opened: tuple[str, int] | None = None
+    for index, line in enumerate(lines):
+        if match := START.match(line):
+            if opened:
+                raise BadTable(f"line {index + 1}: a table starts inside table {opened[0]!r}")
+            opened = match["call"], index + 1
+        elif line == END:
+            if not opened:
+                raise BadTable(f"line {index + 1}: the end of a table that did not start")
+            yield Place(*opened, index)
+            opened = None
+    if opened:
+        raise BadTable(f"table {opened[0]!r} has no end")
+
+
+def update(text: str) -> tuple[str, list[str]]:
+    """Return a page with current tables, and the calls of those that were stale."""
+    lines, stale = text.split("\n"), list[str]()
+    for place in reversed(list(find_places(lines))):  # from the end, so that earlier places stay where they are
+        current = ["", *make(place.call).split("\n"), ""]
+        if lines[place.first : place.after] != current:
+            lines[place.first : place.after] = current
+            stale.insert(0, place.call)
+    return "\n".join(lines), stale
+
+
+def find_faults(page: str, text: str) -> Iterator[str]:
+    """Yield what is wrong with a page besides stale tables: tables of numbers by hand, ± without its meaning."""
+    lines = text.split("\n")
+    places = list(find_places(lines))
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        first, after = token.map or (0, 0)
+        source = "\n".join(lines[first:after])
+        generated = any(place.first <= first and after <= place.after for place in places)
+        if token.type == "table_open" and not generated and re.search(r"\d", source):
+            if (page, lines[first]) not in UNMEASURED:
+                yield f"line {first + 1}: a table with numbers that no function of tools/make_tables.py makes"
+        elif token.type in ("html_block", "inline") and re.search(r"<(table|td)\b", token.content, re.IGNORECASE):
+            yield f"line {first + 1}: a table in HTML; use a generated one"
+        elif token.type in ("fence", "code_block") and page not in TRANSCRIPTS and _has_columns(token.content):
+            yield f"line {first + 1}: columns of numbers in a code block; use a generated table"
+    if any("±" in line for place in places for line in lines[place.first : place.after]):
+        said = " ".join(text.split()).count(PLUS_MINUS)
+        if said != 1:
+            yield f"says {said} times, not once, that '{PLUS_MINUS}'"
+
+
+def _has_columns(code: str) -> bool:
+    """Return whether at least two lines hold at least two words each that are numbers."""
+    numeric = re.compile(r"[+-]?\d[\d.,]*\s?%?")
+    return sum(sum(bool(numeric.fullmatch(w)) for w in line.split()) > 1 for line in code.splitlines()) > 1
+
+
+def list_pages() -> list[Path]:
+    """Return all pages that may hold tables."""
+    return [file for pattern in PAGES for file in sorted(ROOT.glob(pattern))]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Rewrite the pages, or check them; return the exit code."""
+    parser = argparse.ArgumentParser(description="Write the tables of README.md and docs/ from results/.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if something is not current")
+    check = parser.parse_args(words).check
+    failed = False
+    for file in list_pages():
+        page, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
+        try:
+            current, stale = update(text)
+            faults = list(find_faults(page, current))
+        except BadTable as error:
+            print(f"{page}: {error}", file=sys.stderr)
+            failed = True
+            continue
+        for call in stale:
+            print(f"{page}: table {call!r} {'is stale: make tables' if check else 'is new'}")
+        for fault in faults:
+            print(f"{page}: {fault}", file=sys.stderr)
+        if stale and not check:
+            write_atomically(file, current)
+        failed |= bool(faults) or (check and bool(stale))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
