@@ -7,10 +7,13 @@ The results are the same to the last bit.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.synchronize import Event
@@ -76,27 +79,63 @@ class RunPool:
             else:
                 missing.append(job)
         try:
-            job_of = {self._executor.submit(_run_job, job): job for job in missing}
+            with _delay_signals():
+                job_of = {self._executor.submit(_run_job, job): job for job in missing}
             for future in as_completed(job_of):
                 yield Outcome(job_of[future], future.result())
         except BrokenProcessPool as error:
             raise BadInput("a process that ran an experiment was killed; --resume continues") from error
 
 
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _stop: Event | None = None
 _data_dir: str | Path | None = None
+
+
+@contextmanager
+def _delay_signals() -> Generator[None]:
+    """Let Ctrl-C wait while processes are started: here it comes afterwards, there it cannot interrupt the imports."""
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []  # another thread of this process may take the signal: blocking it here is not enough
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _SIGNALS}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a new process begins with the same ones blocked
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
 
 
 def _prepare_process(stop: Event, data_dir: str | Path | None) -> None:
     global _stop, _data_dir
     _stop, _data_dir = stop, data_dir
-    for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the process that started this one says when to stop
+    if hasattr(os, "setsid"):
+        os.setsid()  # a Ctrl-C in the terminal does not come here, so the executor's SIGTERM need not be ignored
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it was killed: nobody would stop it, and it keeps its folder."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run_job(job: Job) -> dict[str, Any]:
     assert _stop is not None
+    if _stop.is_set():  # the executor had handed it to this process already
+        return {}
     e, folder = job.experiment, job.folder
     records = run_and_record(e, folder, resume=(folder / EXPERIMENT).exists(), data=_load(*_data_key(e)))
     for _ in records:
