@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from types import FrameType
 
+STOPPING = "stopping after this round; Ctrl-C again stops at once, at the last checkpoint"
+
 
 class Interrupts:
     """After Ctrl-C (or SIGTERM, or a closed terminal) the current round is finished, so that nothing is lost.
@@ -19,8 +21,8 @@ class Interrupts:
     A second one stops at once. So does one before the first round is done, when there is nothing to lose.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None], message: str = STOPPING) -> None:
+        self._say, self._message = say, message
         self._asked = self._running = False
 
     def between_rounds(self) -> bool:
@@ -42,7 +44,7 @@ class Interrupts:
         self._asked = True  # also if it raises: Python drops exceptions in a finaliser, and then the next round stops
         if at_once:
             raise KeyboardInterrupt
-        self._say("stopping after this round; Ctrl-C again stops at once, at the last checkpoint")
+        self._say(self._message)
 
 
 def report_stop(folder: Path, command: str, superlink: str | None = None) -> int:

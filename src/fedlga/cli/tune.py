@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
     from fedlga.experiments.tune import Progress, TuningPlan
+
+STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rounds that are going on"
 
 
 @click.command()
@@ -27,9 +30,7 @@ if TYPE_CHECKING:
     help="One more arm, with settings of its own; can be repeated. The first arm is the one others are compared with.",
 )
 @click.option("--grid", "grids", multiple=True, metavar="KEY=V,V,...", help="Values to try; can be repeated.")
-@click.option(
-    "--by", default="accuracy", metavar="C", help="accuracy (default), slow or time: what makes a setting best."
-)
+@click.option("--by", metavar="C", help="accuracy (default), slow or time: what makes a setting best.")
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds for the choice. Default: 100-102.")
 @click.option("--held-out", "held_out_text", metavar="S", help="Seeds for what is reported. Default: 0-4.")
 @click.option("--widen", type=int, metavar="N", help="How often a grid grows if the best is at its edge. Default: 3.")
@@ -44,7 +45,7 @@ def tune(
     policies: str | None,
     arm_texts: tuple[str, ...],
     grids: tuple[str, ...],
-    by: str,
+    by: str | None,
     seed_text: str | None,
     held_out_text: str | None,
     widen: int | None,
@@ -63,23 +64,26 @@ def tune(
     point), choice.toml (for compare --tuned), and held-out/ with the tables of the chosen settings.
     """
     from fedlga.cli.terminal import Display, make_tuning_table
-    from fedlga.core.settings import choose
+    from fedlga.core.settings import check_settings, choose
     from fedlga.experiments.arms import pair_arms, parse_arm
-    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.config import Experiment, parse_seeds
     from fedlga.experiments.paired import compare_arms, write_paired
     from fedlga.experiments.run import check_free
-    from fedlga.experiments.simulation import check_fit, load_data
+    from fedlga.experiments.simulation import check_fit, load_data, make_fleet, split_data
     from fedlga.experiments.tune import (
         CRITERIA,
+        FIXED,
         HELD_OUT,
         MOST_WIDENINGS,
+        NO_SLOW_DEVICE,
+        PLAN,
         TuningPlan,
         held_out_plan,
         run_tuning,
         start,
     )
 
-    workers = flags.pop("workers", None)
+    workers = check_settings("", Experiment, {"workers": flags.pop("workers") or 0})["workers"]
     changes = collect_changes(flags, sets)
     if resume is not None:
         if (
@@ -90,6 +94,8 @@ def tune(
             or policies
             or arm_texts
             or grids
+            or by
+            or widen is not None
             or seed_text
             or held_out_text
             or changes
@@ -97,7 +103,7 @@ def tune(
             raise BadInput("--resume: got it with other options; the folder holds all of the search")
         plan, folder = TuningPlan.load(resume), resume
     else:
-        if fixed := {"method", "stragglers", "seed", "backend"} & set(changes):
+        if fixed := set(FIXED) & set(changes):
             raise BadInput(f"--set: {sorted(fixed)[0]} is what tune varies itself; see fedlga tune --help")
         base = start_from(experiment, preset)
         names = methods.split(",") if methods else ["fedavg"] if policies else []
@@ -107,24 +113,27 @@ def tune(
         plan = TuningPlan(
             base=base.changed(changes),
             arms=arms,
-            grid=dict(parse_grid(text) for text in grids),
-            criterion=CRITERIA[choose("--by", by, CRITERIA)],
+            grid=parse_grids(grids),
+            criterion=CRITERIA[choose("--by", by or "accuracy", CRITERIA)],
             seeds=list(parse_seeds(seed_text or "100-102")),
-            held_out=list(parse_seeds(held_out_text or "0-4")),
+            held_out=list(parse_seeds(held_out_text or "0-4", "--held-out")),
             widenings=MOST_WIDENINGS if widen is None else widen,
         )
         folder = out or new_folder("tunings", "tuning")
         check_free(folder)
     display = Display()
     try:
-        with display, Interrupts(display.say) as interrupts:
+        with display, Interrupts(display.say, STOPPING) as interrupts:
             data = load_data(plan.base, data_dir, display.show_fetch)  # fetched once, before many processes need it
-            check_fit(plan.arms[0].experiment(plan.base, plan.seeds[0]), data)
+            first = plan.arms[0].experiment(plan.base, plan.seeds[0])
+            check_fit(first, data)
+            if plan.criterion.name == "slow" and not make_fleet(first, data, split_data(first, data)).always_slow():
+                raise BadInput(NO_SLOW_DEVICE)  # better now than when the first runs are over
             del data
             if resume is None:
                 start(plan, folder)
             display.say(describe(plan, folder))
-            steps, stopped = run_tuning(plan, folder, processes=workers or 0, data_dir=data_dir), False
+            steps, stopped = run_tuning(plan, folder, processes=workers, data_dir=data_dir), False
             for step in steps:
                 if step.outcome.summary:
                     display.say(describe_run(step))
@@ -134,7 +143,8 @@ def tune(
     except KeyboardInterrupt:
         stopped = True
     if stopped:
-        click.echo(f"to go on: fedlga tune --resume {folder}")
+        written = (folder / PLAN).exists()
+        click.echo(f"to go on: fedlga tune --resume {folder}" if written else "stopped; nothing was written")
         return 1
     chosen = held_out_plan(plan, folder)
     write_paired(chosen, folder / HELD_OUT)
@@ -148,12 +158,22 @@ def tune(
     return 0
 
 
+def parse_grids(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the grid of all --grid options."""
+    grid: dict[str, list[Any]] = {}
+    for name, values in map(parse_grid, texts):
+        if name in grid:
+            raise BadInput(f"--grid: got {name} twice; it takes all values of a setting at once, such as lr=0.01,0.03")
+        grid[name] = values
+    return grid
+
+
 def parse_grid(text: str) -> tuple[str, list[Any]]:
     """Return the setting and the values of 'lr=0.01,0.03'."""
     from fedlga.experiments.config import parse_setting
 
     name, equals, values = text.partition("=")
-    if not equals or not values.strip():
+    if not name.strip() or not equals or not values.strip():
         raise BadInput(f"--grid: got {text!r}; it takes KEY=V,V,..., such as lr=0.01,0.03,0.1")
     return name.strip(), [parse_setting(f"{name}={value}")[1] for value in values.split(",")]
 

@@ -6,7 +6,7 @@ import json
 import statistics
 import tomllib
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ class Plan:
     methods: Sequence[str]
     policies: Sequence[str]  # empty: each method's own
     seeds: Sequence[int]
-    more_arms: Sequence[Arm] = ()  # besides every method with every policy
+    more_arms: Sequence[Arm] = field(default_factory=list[Arm])  # besides every method with every policy
 
     @cached_property
     def arms(self) -> list[Arm]:

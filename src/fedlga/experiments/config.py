@@ -305,16 +305,16 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), raw.strip()
 
 
-def parse_seeds(text: str) -> Sequence[int]:
-    """Return the seeds of '0-4' or '0,3,7' or both."""
+def parse_seeds(text: str, option: str = "--seeds") -> Sequence[int]:
+    """Return the seeds of '0-4' or '0,3,7' or both, as given to an option."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise BadInput(f"--seeds: got {text!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
+            raise BadInput(f"{option}: got {text!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
         seeds += range(int(first), int(last if dash else first) + 1)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise BadInput(f"--seeds: got {text!r}; it takes at least one seed, each once")
+        raise BadInput(f"{option}: got {text!r}; it takes at least one seed, each once")
     return seeds
 
 

@@ -120,7 +120,7 @@ def check_free(folder: Path) -> None:
     try:
         if folder.exists() and not folder.is_dir():
             raise BadInput(f"--out: {str(folder)!r} is a file; it takes a folder")
-        for ours in (EXPERIMENT, ROUNDS, "comparison.toml"):
+        for ours in (EXPERIMENT, ROUNDS, "comparison.toml", "tuning.toml"):
             if (folder / ours).exists():
                 raise BadInput(f"--out: {str(folder)!r} already holds another run; take another folder, or --resume it")
         existing = next(p for p in (folder, *folder.resolve().parents) if p.exists())
