@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedlga.core.files import format_csv, write_atomically
 from fedlga.experiments.arms import Arm
@@ -12,6 +15,8 @@ from fedlga.experiments.statistics import LEVEL, Difference, Estimate, compare_p
 
 # What arms are judged by, and whether a lower value is better.
 JUDGED = {"closing_accuracy": False, "closing_accuracy_slow": False, "simulated_seconds_to_target": True}
+
+Runs = Mapping[int, Mapping[str, Any]]  # summaries by seed
 
 
 @dataclass(frozen=True)
@@ -36,19 +41,13 @@ class PairedRow:
 def compare_arms(plan: Plan, out: Path) -> list[PairedRow]:
     """Return a row for each arm and measure. Holm's correction is over the arms, for each measure."""
     summaries = read_summaries(plan, out)
-    limit = max((s["simulated_seconds"] for runs in summaries.values() for s in runs.values()), default=0.0)
     rows: list[PairedRow] = []
     for measure, lower in JUDGED.items():
         values = {label: {seed: s.get(measure) for seed, s in runs.items()} for label, runs in summaries.items()}
         if all(v is None for by_seed in values.values() for v in by_seed.values()):
             continue  # no device is always slow, or no arm reached the target
-        sign = 1.0 if lower else -1.0  # compare_pairs tests for 'below'
-        signed = {
-            label: {seed: None if v is None else sign * v for seed, v in by_seed.items()}
-            for label, by_seed in values.items()
-        }
         first, *others = plan.arms
-        tests = [compare_pairs(signed[first.label], signed[arm.label], limit) for arm in others]
+        tests = [_compare_runs(summaries[first.label], summaries[arm.label], measure, lower=lower) for arm in others]
         ahead = correct_for_many([None if t is None else t.p for t in tests])
         behind = correct_for_many([None if t is None else t.reverse for t in tests])
         plain = [_describe(arm, measure, Estimate.of(list(values[arm.label].values()))) for arm in plan.arms]
@@ -56,6 +55,27 @@ def compare_arms(plan: Plan, out: Path) -> list[PairedRow]:
         for row, test, p_ahead, p_behind in zip(plain[1:], tests, ahead, behind, strict=True):
             rows.append(row if test is None else _judge(row, test, p_ahead, p_behind))
     return rows
+
+
+def _compare_runs(ours: Runs, theirs: Runs, measure: str, *, lower: bool) -> Difference | None:
+    """Test whether our runs are better than theirs on the same seeds; None if they share no seed.
+
+    A run that did not reach the target says only that it takes longer than that run lasted, so a pair is compared up
+    to there. Where rounds of one arm are longer, its runs last longer; that alone is no lead.
+    """
+    pairs = {seed: (ours[seed], theirs[seed]) for seed in ours if seed in theirs}
+    if not lower:  # an accuracy that was never measured is not a late one: the seed does not count
+        pairs = {seed: pair for seed, pair in pairs.items() if all(run.get(measure) is not None for run in pair)}
+    sign = 1.0 if lower else -1.0  # compare_pairs tests for 'below'
+    a, b = (
+        {seed: None if (value := pair[side].get(measure)) is None else sign * value for seed, pair in pairs.items()}
+        for side in (0, 1)
+    )
+    limits = {
+        seed: min((run["simulated_seconds"] for run in pair if run.get(measure) is None), default=math.inf)
+        for seed, pair in pairs.items()
+    }
+    return compare_pairs(a, b, limits)
 
 
 def _describe(arm: Arm, measure: str, estimate: Estimate) -> PairedRow:
