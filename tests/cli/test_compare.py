@@ -27,7 +27,7 @@ def test_compare_prints_and_writes_one_table(fedlga):
     fedavg = [run["rounds_to_target"] for run in table["runs"] if run["method"] == "fedavg"]
     assert table["table"][0]["rounds_to_target"] == sum(fedavg) / 2
     assert table["table"][0]["rounds_more"] == 0
-    assert Path("c/comparison.csv").read_text().startswith("method,stragglers,seeds,reached,rounds_to_target,")
+    assert Path("c/comparison.csv").read_text().startswith("method,stragglers,settings,seeds,reached,rounds_to_target,")
     assert len(Path("c/runs.csv").read_text().splitlines()) == 7
     assert "mu = 0.5" in Path("c/fedprox-keep/seed-0/experiment.toml").read_text()
 

@@ -29,7 +29,7 @@ def test_help_for_every_command(fedlga, words):
 def test_all_commands_are_there():
     assert set(cli.commands) == {
         *("audit", "check", "compare", "data", "deadline", "fields", "fleet"),
-        *("list", "paper", "presets", "report", "run"),
+        *("list", "paper", "presets", "report", "run", "tune"),
     }
 
 

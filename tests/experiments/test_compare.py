@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedlga.core.settings import BadInput
+from fedlga.experiments.arms import Arm
 from fedlga.experiments.compare import (
     Plan,
     make_table,
@@ -29,9 +32,9 @@ def test_the_table_by_hand(tmp_path):
     """FedAvg needs 10, 12 and 14 rounds, FedProx 9 and 15 and never: they are compared on seeds that both reached."""
     plan = Plan(TINY, {}, ["fedavg", "fedprox"], [], [0, 1, 2])
     rounds = {("fedavg", 0): 10, ("fedavg", 1): 12, ("fedavg", 2): 14, ("fedprox", 0): 9, ("fedprox", 1): 15}
-    for e in plan.experiments():
+    for _, e, folder in plan.runs(tmp_path):
         facts = {"method": e.method, "stragglers": e.policy, "seed": e.seed, "best_accuracy": 0.5}
-        write_finished(run_folder(tmp_path, e), **facts, rounds_to_target=rounds.get((e.method, e.seed)))
+        write_finished(folder, **facts, rounds_to_target=rounds.get((e.method, e.seed)))
     fedavg, fedprox = make_table(plan, tmp_path)
     assert (fedavg["seeds"], fedavg["reached"], fedavg["rounds_to_target"], fedavg["rounds_to_target_sd"]) == (
         3,
@@ -74,15 +77,50 @@ def test_a_name_that_none_has_is_refused():
 
 def test_folders_of_own_classes_have_no_colon(tmp_path):
     plan = Plan(TINY, {}, ["methods_for_tests:Forgetful"], ["plugins_for_tests:KeepHalf"], [0])
-    (e,) = plan.experiments()
-    assert run_folder(tmp_path, e) == tmp_path / "methods_for_tests.Forgetful-plugins_for_tests.KeepHalf" / "seed-0"
+    (arm,) = plan.arms
+    folder = tmp_path / "methods_for_tests.Forgetful-plugins_for_tests.KeepHalf" / "seed-0"
+    assert run_folder(tmp_path, arm, 0) == folder
+    assert [folder for _, _, folder in plan.runs(tmp_path)] == [folder]
+
+
+def test_an_arm_with_settings_of_its_own_is_a_row_of_its_own(tmp_path):
+    """Its settings win over those of all; its runs are not mixed with those of the same method and policy."""
+    arms = [Arm("fedprox", "keep", {"mu": 2.0}), Arm("fedprox", "keep", {"mu": 3.0, "lr": 0.5})]
+    plan = Plan(TINY, {"mu": 0.5, "lr": 0.25}, ["fedavg", "fedprox"], [], [0, 1], more_arms=arms)
+    assert [(e.lr, e.options.get("fedprox", {}).get("mu")) for e in plan.experiments()] == 2 * [
+        *((0.25, None), (0.25, 0.5), (0.25, 2.0), (0.5, 3.0)),
+    ]
+    for arm, e, folder in plan.runs(tmp_path):
+        write_finished(folder, seed=e.seed, best_accuracy=e.seed + 10.0 * plan.arms.index(arm), rounds_to_target=4)
+    rows = make_table(plan, tmp_path)
+    assert [(row["method"], row["stragglers"], row["settings"]) for row in rows] == [
+        ("fedavg", "keep", ""),
+        ("fedprox", "keep", ""),
+        ("fedprox", "keep", "mu=2"),
+        ("fedprox", "keep", "mu=3 lr=0.5"),
+    ]
+    assert [row["best_accuracy"] for row in rows] == [0.5, 10.5, 20.5, 30.5]
+    write_tables(plan, tmp_path)
+    runs = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
+    assert [(run["settings"], run["best_accuracy"]) for run in runs[:4]] == [
+        *(("", "0.0"), ("", "10.0"), ("mu=2", "20.0"), ("mu=3 lr=0.5", "30.0")),
+    ]
+
+
+def test_an_arm_twice_is_refused():
+    with pytest.raises(BadInput, match="--arm: fedavg-keep is there twice; each arm is compared once"):
+        Plan(TINY, {}, ["fedavg"], [], [0], more_arms=[Arm("fedavg", "keep")]).experiments()
 
 
 def test_a_plan_survives_its_file(tmp_path):
     plan = Plan(TINY, {"mu": 0.5}, ["fedavg", "fedprox"], [], [0, 1])
     start(plan, tmp_path / "c", load_data(TINY))
     assert Plan.load(tmp_path / "c") == plan
-    for text in ("methods = [", "methods = []", 'base = "x"'):
+    assert "more_arms" not in (tmp_path / "c" / "comparison.toml").read_text(), "an earlier version can read it"
+    with_arms = replace(plan, more_arms=[Arm("fedavg", "drop"), Arm("fedprox", "keep", {"mu": 1.5, "lr": 0.25})])
+    start(with_arms, tmp_path / "d", load_data(TINY))
+    assert Plan.load(tmp_path / "d") == with_arms
+    for text in ("methods = [", "methods = []", 'base = "x"', "more_arms = [1]\n[base]"):
         (tmp_path / "c" / "comparison.toml").write_text(text)
         with pytest.raises(BadInput, match=r"--resume: .*comparison\.toml' is damaged"):
             Plan.load(tmp_path / "c")
@@ -100,7 +138,11 @@ def test_what_is_done_is_not_done_again(tmp_path):
     (tmp_path / "c" / "fedlga-complete" / "seed-0" / "summary.json").write_text("{")
     again = [(s.number, s.record) for s in run_plan(plan, tmp_path / "c", data)]
     assert again == [(1, None), (2, None)], "all rounds are there: only the summary is written again"
-    assert [s["method"] for s in read_summaries(plan, tmp_path / "c")] == ["fedavg", "fedlga"]
+    summaries = read_summaries(plan, tmp_path / "c")
+    assert {(label, seed): s["method"] for label, runs in summaries.items() for seed, s in runs.items()} == {
+        ("fedavg-keep", 0): "fedavg",
+        ("fedlga-complete", 0): "fedlga",
+    }
     assert {pair: [len(r) for r in runs] for pair, runs in read_curves(plan, tmp_path / "c").items()} == {
         ("fedavg", "keep"): [2],
         ("fedlga", "complete"): [2],

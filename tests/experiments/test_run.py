@@ -18,7 +18,7 @@ from fedlga.core.settings import BadInput
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
-from fedlga.experiments.run import load_for_resume, run_and_record
+from fedlga.experiments.run import check_free, load_for_resume, remove_weights, run_and_record
 from fedlga.experiments.simulation import load_data
 from fedlga.learning.evaluation import TestSet
 from fedlga.learning.models import make_model
@@ -233,11 +233,41 @@ def test_a_folder_that_already_holds_a_run(tmp_path):
     assert (tmp_path / "run" / "rounds.jsonl").read_text() == before
 
 
+@pytest.mark.parametrize("file", ["experiment.toml", "rounds.jsonl", "comparison.toml", "tuning.toml"])
+def test_a_folder_of_any_kind_is_not_free(tmp_path, file):
+    check_free(tmp_path)
+    check_free(tmp_path / "not there yet")
+    (tmp_path / file).write_text("")
+    with pytest.raises(BadInput, match=r"--out: .* already holds another run; take another folder, or --resume it"):
+        check_free(tmp_path)
+
+
 def test_stop_at_target(tmp_path):
     done = fedlga.run(SMALL.changed({"stop_at_target": True, "rounds": 50}), tmp_path / "run")
     assert done.summary["rounds"] == done.summary["rounds_to_target"] < 50
     assert done.summary["finished"] is True
     assert len(list(fedlga.rounds(SMALL.changed({"stop_at_target": True})))) == done.summary["rounds"]
+
+
+def test_a_run_ends_with_the_round_that_reaches_the_time_limit(tmp_path):
+    """A round lasts 5 simulated seconds: after two rounds 10 seconds are over, which is exactly the limit."""
+    for limit, rounds in ((10.0, 2), (10.5, 3), (4.0, 1)):
+        limited = SMALL.changed({"time_limit": limit})
+        done = fedlga.run(limited, tmp_path / f"{limit}")
+        assert (done.summary["rounds"], done.summary["simulated_seconds"]) == (rounds, 5.0 * rounds)
+        assert done.summary["finished"] is True
+        assert [r.round for r in fedlga.rounds(limited)] == list(range(1, rounds + 1))
+    assert len(list(fedlga.rounds(SMALL.changed({"time_limit": 1000.0})))) == 6, "rounds are a limit too"
+
+
+def test_a_longer_time_limit_goes_on_to_the_same_bits(tmp_path):
+    limited = SMALL.changed({"method": "scaffold", "evaluate_every": 4})
+    fedlga.run(limited.changed({"time_limit": 25.0}), tmp_path / "long")
+    fedlga.run(limited.changed({"time_limit": 10.0}), tmp_path / "short")
+    assert [r.round for r in resume(tmp_path / "short", {"time_limit": 25.0})] == [3, 4, 5]
+    assert_same_state(tmp_path / "long", tmp_path / "short")
+    assert Experiment.load(tmp_path / "short" / "experiment.toml").time_limit == 25.0
+    assert resume(tmp_path / "short") == [], "the limit is reached"
 
 
 def test_rounds_without_an_evaluation(tmp_path):
@@ -254,3 +284,13 @@ def test_a_run_that_diverges_stops_and_says_so(tmp_path):
     assert done.records[-1].diverged
     assert "no longer finite" in (done.records[-1].note or "")
     assert done.records[-1].loss is None, "JSON knows no not-a-number"
+
+
+def test_only_weights_are_removed(tmp_path):
+    for name in ("checkpoint/devices", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("model.safetensors", "rounds.jsonl", "summary.json"):
+        (tmp_path / name).write_text("")
+    remove_weights(tmp_path)
+    remove_weights(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"other", "rounds.jsonl", "summary.json"}

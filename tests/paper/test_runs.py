@@ -9,7 +9,7 @@ import pytest
 
 from fedlga.core.settings import BadInput
 from fedlga.paper.items import ITEMS
-from fedlga.paper.runs import ItemRuns, check_same_experiments, find_missing, plan_items, remove_weights
+from fedlga.paper.runs import ItemRuns, check_same_experiments, find_missing, plan_items
 from fedlga.paper.settings import make_setting
 from run_folders import OLD_RUNS, write_finished
 
@@ -73,13 +73,3 @@ def test_the_least_work_comes_first(tmp_path):
     assert rounds == sorted(rounds)
     with pytest.raises(BadInput, match=r"ITEM: there is no 'acuracy'; did you mean 'accuracy'\?"):
         plan_items(["acuracy"], setting, [0], tmp_path)
-
-
-def test_only_weights_are_removed(tmp_path):
-    for name in ("checkpoint/devices", "other"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("model.safetensors", "rounds.jsonl", "summary.json"):
-        (tmp_path / name).write_text("")
-    remove_weights(tmp_path)
-    remove_weights(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {"other", "rounds.jsonl", "summary.json"}
