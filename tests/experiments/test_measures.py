@@ -128,6 +128,50 @@ def test_only_the_last_ten_evaluations_are_the_end():
     assert summarise_run(TINY, records)["last_accuracy"] == sum(range(3, 13)) / 10
 
 
+def test_the_last_fifth_of_the_time_by_hand():
+    """Rounds of 40, 30, 15, 10 and 5 simulated seconds end at 40, 70, 85, 95 and 100: the last three after 80.
+
+    The mean of the last ten evaluations would be over all of them, and a fifth of the rounds is one round.
+    """
+    seconds, accuracies = [40.0, 30.0, 15.0, 10.0, 5.0], [0.1, 0.2, 0.5, 0.75, 0.25]
+    records = [
+        make_record(round=i + 1, accuracy=a, accuracy_slow=a / 2 if i != 3 else None, simulated_seconds=s)
+        for i, (s, a) in enumerate(zip(seconds, accuracies, strict=True))
+    ]
+    summary = summarise_run(TINY.changed({"rounds": 5}), records)
+    assert summary["closing_accuracy"] == pytest.approx((0.5 + 0.75 + 0.25) / 3)
+    assert summary["closing_accuracy_slow"] == pytest.approx((0.25 + 0.125) / 2), "where it was measured"
+    assert summary["last_accuracy"] == pytest.approx(1.8 / 5)
+
+
+def test_the_last_fifth_of_equal_rounds_and_of_one_long_round():
+    """A round that ends exactly when four fifths are over is not in the last fifth."""
+    ten = [make_record(round=r, accuracy=r / 10, simulated_seconds=5.0) for r in range(1, 11)]
+    assert summarise_run(TINY, ten)["closing_accuracy"] == pytest.approx((0.9 + 1.0) / 2)
+    long_last = [make_record(round=r, accuracy=r / 10, simulated_seconds=s) for r, s in ((1, 10), (2, 20), (3, 70))]
+    assert summarise_run(TINY, long_last)["closing_accuracy"] == pytest.approx(0.3)
+
+
+def test_without_an_evaluation_in_the_last_fifth_the_last_one_counts():
+    accuracies = [0.1, 0.2, 0.3, None, None, None, None, None, None, None]
+    records = [make_record(round=r + 1, accuracy=a, simulated_seconds=5.0) for r, a in enumerate(accuracies)]
+    assert summarise_run(TINY, records)["closing_accuracy"] == 0.3
+    assert summarise_run(TINY, records)["closing_accuracy_slow"] is None, "no device is always slow"
+    assert summarise_run(TINY, [])["closing_accuracy"] is None
+
+
+def test_a_time_limit_ends_a_run():
+    """Rounds of 2 and 3 simulated seconds: 5 seconds are over."""
+    e = TINY.changed({"rounds": 9, "target": 0.9})
+    records = [make_record(round=1, simulated_seconds=2.0), make_record(round=2, simulated_seconds=3.0)]
+    assert not is_finished(e, records)
+    assert not is_finished(e.changed({"time_limit": 5.5}), records)
+    assert is_finished(e.changed({"time_limit": 5.0}), records)
+    assert is_finished(e.changed({"time_limit": 4.0}), records)
+    assert not is_finished(e.changed({"time_limit": 1.0}), []), "a run has at least one round"
+    assert is_finished(e.changed({"time_limit": 100.0, "rounds": 2}), records)
+
+
 def test_what_ends_a_run():
     e = TINY.changed({"rounds": 3, "target": 0.9})
     assert not is_finished(e, [])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlga.experiments.statistics import Estimate, compare_pairs
+from fedlga.experiments.statistics import Estimate, compare_pairs, correct_for_many
 
 
 def test_an_interval_by_hand():
@@ -90,3 +91,41 @@ def test_chance_never_goes_both_ways(gaps):
     assert result is not None
     assert 0 < result.p <= 1
     assert not (result.shown and result.refuted)
+
+
+def test_holm_by_hand():
+    """In order 0.005, 0.01, 0.03, 0.04: times 4, 3, 2 and 1 they are 0.02, 0.03, 0.06 and 0.04.
+
+    None may become smaller than the one before it, so the last is 0.06 as well.
+    """
+    assert correct_for_many([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_ends_at_one_and_counts_tests_only():
+    assert correct_for_many([0.6, 0.5]) == [1.0, 1.0]
+    assert correct_for_many([0.03]) == [0.03]
+    assert correct_for_many([None, 0.01, None, 0.04]) == [None, 0.02, None, 0.04]
+    assert correct_for_many([None, None]) == [None, None]
+    assert correct_for_many([]) == []
+
+
+def test_holm_of_equal_values():
+    """The smallest is multiplied by 3, and the others are not smaller than it."""
+    assert correct_for_many([0.01, 0.01, 0.01]) == pytest.approx([0.03, 0.03, 0.03])
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=8))
+def test_corrected_values_keep_their_order_and_never_become_smaller(values):
+    corrected = correct_for_many(values)
+    assert [p is None for p in corrected] == [p is None for p in values]
+    both = sorted((p, q) for p, q in zip(values, corrected, strict=True) if p is not None and q is not None)
+    assert all(p <= q <= min(1.0, len(both) * p) for p, q in both), "between the value itself and Bonferroni's"
+    assert all(before[1] <= after[1] for before, after in itertools.pairwise(both))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_the_order_of_the_tests_does_not_matter(values, random):
+    order = list(range(len(values)))
+    random.shuffle(order)
+    corrected = correct_for_many(values)
+    assert correct_for_many([values[i] for i in order]) == [corrected[i] for i in order]

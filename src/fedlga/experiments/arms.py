@@ -61,7 +61,7 @@ def parse_arm(text: str) -> Arm:
     method = find("method", names[0])
     policy = names[1] if len(names) > 1 else method.default_policy
     find("policy", policy)
-    pairs = [parse_setting(word) for word in words[len(names) :]]
+    pairs = [parse_setting(word, "--arm") for word in words[len(names) :]]
     if fixed := {"method", "stragglers", "seed"} & {name for name, _ in pairs}:
         raise BadInput(f"--arm: got {sorted(fixed)[0]} in {text!r}; METHOD and POLICY come first, seeds with --seeds")
     return Arm(names[0], policy, dict(pairs))

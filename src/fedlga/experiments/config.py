@@ -294,11 +294,11 @@ def find_owner(name: str) -> Any:
     raise BadInput(f"{name}: there is no such field or table; {suggest(name, known)}")
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Return the key and value of 'key=value', as given to --set; a value that is not TOML is a text."""
+def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
+    """Return the key and value of 'key=value', as given to an option; a value that is not TOML is a text."""
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
-        raise BadInput(f"--set: got {text!r}; it takes key=value")
+        raise BadInput(f"{option}: got {text!r}; it takes key=value")
     try:
         return key.strip(), tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
