@@ -195,7 +195,7 @@ class SearchState:
     points: Sequence[Point]  # the grid, and what was added beyond its edges
     trials: Sequence[Trial]  # to run next; empty: the search is over
     best: Point | None  # the choice, when the search is over
-    at_edge: Sequence[str]  # settings whose best value is still the lowest or highest that was tried
+    at_edge: Sequence[str]  # settings in which a neighbour of the best was not tried, such as one beyond the highest
 
 
 def next_trials(
@@ -211,7 +211,7 @@ def next_trials(
     `fits` says whether a point beyond the grid is within the limits of its settings.
 
     All points run on the first seed. After each seed, points that are more than the criterion's margin behind the best
-    leave the race. When the rest have all seeds and the best is at an edge, the point beyond the edge joins the race.
+    leave the race. When the rest have all seeds and neighbours of the best were not tried, as at an edge, they join it.
     """
     points = grid_points(grid)
     for widening in range(widenings + 1):
@@ -223,10 +223,10 @@ def next_trials(
             best = min(costs.values())
             racing = [p for p in racing if criterion.within(costs[p], best, criterion.margin)]
         chosen = choose(scores, racing, seeds, criterion)
-        beyond = {name: point for name, point in find_beyond(points, chosen).items() if fits(point)}
+        beyond = {point: name for point, name in find_beyond(points, chosen).items() if fits(point)}
         if not beyond or widening == widenings:
-            return SearchState(points, [], chosen, list(beyond))
-        points = [*points, *beyond.values()]
+            return SearchState(points, [], chosen, list(dict.fromkeys(beyond.values())))
+        points = [*points, *beyond]
     raise AssertionError("the last widening returns")
 
 
@@ -242,22 +242,29 @@ def choose(scores: Scores, racing: Sequence[Point], seeds: Sequence[int], criter
     return min(tied, key=spread)
 
 
-def find_beyond(points: Sequence[Point], best: Point) -> dict[str, Point]:
-    """Return, for each setting whose best value is the lowest or highest tried, the point one step further.
+def find_beyond(points: Sequence[Point], best: Point) -> dict[Point, str]:
+    """Return the neighbours of the best point that were not tried, with the setting in which each differs from it.
 
-    The step is the ratio of the last two values: rates are tried on a logarithmic scale. A setting with one value, or
-    with one that is not a positive number, has no next value.
+    A neighbour has the next lower or next higher value of one setting. Beyond the lowest and the highest it is one
+    step further: the ratio of the last two, because rates are tried on a logarithmic scale. A setting with one value,
+    or with one that is not a positive number, has no next value.
+
+    Of a grid, only points beyond its edges were not tried. Of a point that was added beyond an edge, others were not
+    tried either: the best rate may be another one there.
     """
-    beyond: dict[str, Point] = {}
+    beyond: dict[Point, str] = {}
     for index, (name, value) in enumerate(best):
-        values: list[Any] = sorted({p[index][1] for p in points}, key=str)
+        values: list[Any] = list({p[index][1] for p in points})
         if len(values) < 2 or not all(_is_positive(v) for v in values):  # noqa: PLR2004
             continue
         numbers = sorted(values)
-        neighbour = {numbers[0]: numbers[1], numbers[-1]: numbers[-2]}.get(value)
-        if neighbour is not None:
-            further = _round_beyond(value, value * value / neighbour)
-            beyond[name] = (*best[:index], (name, further), *best[index + 1 :])
+        place, last = numbers.index(value), len(numbers) - 1
+        below = numbers[place - 1] if place > 0 else _round_beyond(value, value * value / numbers[1])
+        above = numbers[place + 1] if place < last else _round_beyond(value, value * value / numbers[-2])
+        for next_value in (below, above):
+            point = (*best[:index], (name, next_value), *best[index + 1 :])
+            if point not in points:
+                beyond[point] = name
     return beyond
 
 
