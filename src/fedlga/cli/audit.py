@@ -31,7 +31,8 @@ def audit(
     """Measure how close completed updates come to the true ones: a table over regimes and scales.
 
     1 is the error of updates as they were sent; below 1 is closer to the truth. The last columns: the best possible
-    multiple of what was sent, and the error of the averaged update with the default scale.
+    multiple of what was sent; and, with the default scale, the error of a round's averaged update and of the averaged
+    updates added up over the run. It is a diagnostic: the scale with the smallest error need not train best.
     """
     from fedlga.cli.terminal import Display, make_audit_table
     from fedlga.core.files import format_csv, write_atomically
@@ -54,7 +55,7 @@ def audit(
                 else:
                     display.show_round(step.record, before + step.record.round)
             before += e.rounds
-            display.say(f"{name}: trusted {rows[-1]['trusted']:.2f}, best {rows[-1]['best']:.2f}")
+            display.say(f"{name}: feedback {rows[-1]['feedback']:.2f}, best {rows[-1]['best']:.2f}")
             if out is not None:
                 write_atomically(out, format_csv(rows))
     display.console.print(make_audit_table(rows))

@@ -201,11 +201,12 @@ def make_audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the audit over regimes, within 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("one unit, eta_l", no_wrap=True)
-    names = ("printed", "linear", "growth", "trusted", "best", "trusted_mean")
-    for name in names:
-        table.add_column(name.replace("trusted_mean", "mean"), justify="right")
+    columns = {name: name for name in ("printed", "linear", "growth", "feedback", "best")}
+    columns |= {"feedback_mean": "mean", "feedback_sum": "sum"}
+    for title in columns.values():
+        table.add_column(title, justify="right")
     for row in rows:
-        table.add_row(row["regime"], *(f"{row[name]:.2f}" for name in names))
+        table.add_row(row["regime"], *(f"{row[name]:.2f}" for name in columns))
     return table
 
 

@@ -46,6 +46,9 @@ class Aggregator:
     rule: AggregationRule = field(default_factory=Mean)
     optimizer: ServerOptimizer = field(default_factory=Sgd)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", self.policy.with_carry(self.optimizer.carry))
+
     def aggregate(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool = False) -> Aggregation:
         """Return the state after these updates; it is the old one if none of them is used.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,12 +39,33 @@ def measure_round(received: Sequence[Contribution], used: Sequence[Contribution]
         sums["best"] += _distance(truth, u.delta * scale)
         sums["completed"] += _distance(truth, u.delta * scales.get(u.device, math.nan))
     means = {"mean_completed": 0.0, "mean_sent": 0.0}
-    if stragglers and len(used) == len(received):
-        true_mean = _mean([_with_truth(c) for c in received])
-        means["mean_completed"] = _distance(true_mean, _mean(used))
-        means["mean_sent"] = _distance(true_mean, _mean(received))
+    if (gaps := measure_gaps(received, used)) is not None:
+        means = {"mean_completed": measure_length(gaps.completed), "mean_sent": measure_length(gaps.sent)}
     error = sums["completed"] / sums["sent"] if sums["sent"] > 0 else None
     return {"error": error, **sums, **means, "true_scales": true_scales}
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """What the round's averaged update lacks to the true one: with completed updates, and with updates as sent."""
+
+    completed: Vector
+    sent: Vector
+
+    def add(self, other: Gaps) -> Gaps:
+        """Return the gaps of both rounds together."""
+        return Gaps(self.completed + other.completed, self.sent + other.sent)
+
+
+def measure_gaps(received: Sequence[Contribution], used: Sequence[Contribution]) -> Gaps | None:
+    """Return the gaps of one round; None if no device was slow, or if some updates were not used.
+
+    Gaps can be added up over rounds: noise averages out of the sum, and what is missing every time does not.
+    """
+    if all(c.update.truth is None for c in received) or len(used) < len(received):
+        return None
+    true_mean = _mean([_with_truth(c) for c in received])
+    return Gaps(true_mean - _mean(used), true_mean - _mean(received))
 
 
 def average_errors(records: Iterable[Record]) -> dict[str, float | None]:
@@ -77,6 +98,10 @@ def _with_truth(c: Contribution) -> Contribution:
     return c if c.update.truth is None else replace(c, update=replace(c.update, delta=c.update.truth))
 
 
+def measure_length(vector: Vector) -> float:
+    """Return |vector|."""
+    return math.sqrt(float(torch.dot(vector, vector)))
+
+
 def _distance(a: Vector, b: Vector) -> float:
-    gap = a - b
-    return math.sqrt(float(torch.dot(gap, gap)))
+    return measure_length(a - b)

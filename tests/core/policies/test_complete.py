@@ -24,7 +24,7 @@ from fedlga.methods.fedlga import FedLGA
 TWO_DEVICES = {"centres": [(4.0, 0.0), (0.0, 4.0)], "script": [[1, 2]], "asked": 2, "lr": 0.5}
 
 
-@pytest.mark.parametrize("scale", ["trusted", "growth", "linear", "printed", 2.0])
+@pytest.mark.parametrize("scale", ["feedback", "growth", "linear", "printed", 2.0])
 def test_without_a_complete_device_updates_are_kept_as_they_came(scale):
     unfinished = {**TWO_DEVICES, "script": [[1, 2]], "asked": 3}
     state, (record,) = play(*quadratics(FedLGA(), **unfinished, policy=Complete(scale=scale)), 1)
@@ -94,7 +94,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", ["trusted", "growth", "printed"])
+@pytest.mark.parametrize("scale", ["feedback", "growth", "printed"])
 def test_twenty_million_parameters_and_ten_updates_need_nothing_larger_than_the_model(scale, monkeypatch):
     monkeypatch.setattr(digest, "LARGE", 1 << 40)  # only this thread is watched
     size = 20_000_000

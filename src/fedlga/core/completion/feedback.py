@@ -8,6 +8,9 @@ Adaptation with Hypergradient Descent, ICLR 2018) on q.
     G_t = mean over devices of delta_i / work_i                                  the direction of descent, at the new w
     q  <- clip(q + STEP * cos(G_t, D_(t-1)), 0, 1)
 
+With a server optimiser that has momentum (Adam's beta_1 too), a round's step repeats a share of the one before, and so
+does its derivative: D_t <- D_t + share * D_(t-1).
+
 If devices still want to go where completing pushed the weights, q was too small; if they turn back, it was too large.
 G counts each device once and by its mean step, so a device that did more steps has no larger voice.
 
@@ -38,8 +41,10 @@ STEP = 0.02  # the most that q moves in a round
 LONGEST = 3.0  # times the median length: what a vector counts for at most
 
 
-def learn_feedback(memory: Memory, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]) -> Scales:
-    """Return the scales of `feedback`."""
+def learn_feedback(
+    memory: Memory, updates: Sequence[Update], digests: Mapping[int, UpdateDigest], carry: float = 0.0
+) -> Scales:
+    """Return the scales of `feedback`, for a server optimiser that repeats the share `carry` of a round's step."""
     known = [u for u in updates if digests[u.device].direction is not None]
     unfinished = [u for u in known if not u.finished]
     started = "exponent" in memory
@@ -56,7 +61,11 @@ def learn_feedback(memory: Memory, updates: Sequence[Update], digests: Mapping[i
         remembered["exponent"] = pack_numbers(q)
         applied = unfinished if any(u.finished for u in updates) else []  # otherwise nothing is completed
         factors = [work_ratio(u) ** q * math.log(work_ratio(u)) for u in applied]
-        remembered["pushed"] = mean_bounded(applied, digests, factors)
+        pushed = mean_bounded(applied, digests, factors)
+        before = memory.get("pushed", torch.zeros(0))
+        if carry > 0 and len(before) > 0:
+            pushed = carry * before + pushed if len(pushed) > 0 else carry * before
+        remembered["pushed"] = pushed
     return Scales(lambda u: work_ratio(u) ** q, remembered, q if started or unfinished else None, agreement)
 
 
@@ -75,4 +84,4 @@ def mean_bounded(updates: Sequence[Update], digests: Mapping[int, UpdateDigest],
 def measure_cosine(a: Vector, b: Vector) -> float:
     """Return the cosine of the angle between two vectors; 0 if one of them is zero."""
     lengths = math.sqrt(float(torch.dot(a, a)) * float(torch.dot(b, b)))
-    return float(torch.dot(a, b)) / lengths if lengths > 0 else 0.0
+    return min(max(float(torch.dot(a, b)) / lengths, -1.0), 1.0) if lengths > 0 else 0.0

@@ -37,6 +37,10 @@ class Adaptive(ServerOptimizer):
     beta_1: float = setting(0.9, "what is left of the mean direction after a round", least=0, below=1)
     tau: float = setting(0.001, "adaptivity: added to the root of v; smaller is more adaptive", above=0)
 
+    @property
+    def carry(self) -> float:  # noqa: D102
+        return self.beta_1
+
     @abstractmethod
     def next_square(self, square: Vector, new: Vector) -> Vector:
         """Return v_t from v_{t-1} and the squared direction."""

@@ -24,6 +24,11 @@ class ServerOptimizer(ABC):
 
     eta_g: float = setting(1.0, "global learning rate: multiplies the step", above=0)
 
+    @property
+    def carry(self) -> float:
+        """The share of a round's step that the next round repeats: 0 without momentum."""
+        return 0.0
+
     @abstractmethod
     def step(self, w: Vector, terms: Sequence[Vector], memory: Memory) -> tuple[Vector, Memory]:
         """Return the next weights and what to remember; the direction is the sum of `terms`.

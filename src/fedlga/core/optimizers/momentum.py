@@ -29,6 +29,10 @@ class Momentum(ServerOptimizer):
 
     beta: float = setting(0.9, "what is left of the velocity after a round", least=0, below=1)
 
+    @property
+    def carry(self) -> float:  # noqa: D102
+        return self.beta
+
     def step(self, w: Vector, terms: Sequence[Vector], memory: Memory) -> tuple[Vector, Memory]:  # noqa: D102
         velocity = (recall(memory, VELOCITY, w) * self.beta).add_(add_terms(terms))
         return w.add(velocity, alpha=self.eta_g), {VELOCITY: velocity}

@@ -52,6 +52,10 @@ class Policy(ABC):
         """Whether `decide` needs the sketches of updates; only asked if the policy needs all of them."""
         return False
 
+    def with_carry(self, carry: float) -> Policy:
+        """Return the policy for a server optimiser that repeats this share of a round's step in the next round."""
+        return self
+
     @abstractmethod
     def decide(self, state: ServerState, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]) -> Decision:
         """Decide how updates count.

@@ -34,6 +34,8 @@ class Complete(Policy):
     )
     longest: float = setting(2.0, "limit: a completed update is at most this times the longest complete one", above=0)
 
+    carry: float = 0.0  # of the server optimiser: the share of a round's step that the next round repeats
+
     needs_all = True
 
     def __post_init__(self) -> None:
@@ -43,6 +45,9 @@ class Complete(Policy):
     @property
     def needs_sketches(self) -> bool:  # noqa: D102
         return self.scale in ("feedback", "trusted")
+
+    def with_carry(self, carry: float) -> Complete:  # noqa: D102
+        return replace(self, carry=carry)
 
     def decide(  # noqa: D102
         self, state: ServerState, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]
@@ -80,7 +85,7 @@ class Complete(Policy):
         from fedlga.core.completion.trusted import learn_trusted
 
         if self.scale == "feedback":
-            return learn_feedback(state.memory, updates, digests)
+            return learn_feedback(state.memory, updates, digests, self.carry)
         if self.scale == "trusted":
             return learn_trusted(state.memory, updates, digests, self.fading)
         if self.scale == "growth":
