@@ -16,7 +16,10 @@ def test_audit_prints_and_writes_its_table(fedlga):
     assert len([row for row in rows if ":" not in row]) == 5
     assert max(map(len, rows)) <= 80
     lines = Path("audit.csv").read_text().splitlines()
-    assert lines[0] == "regime,rounds,trusted,growth,linear,printed,best,trusted_mean,stragglers"
+    scales = [
+        f"{scale}{kind}" for scale in ("feedback", "growth", "linear", "printed") for kind in ("", "_mean", "_sum")
+    ]
+    assert lines[0].split(",") == ["regime", "rounds", *scales, "best", "stragglers"]
     assert len(lines) == 6
     code, _, err = fedlga("audit", "--preset", "digits", "--rounds", 2, "--out", "audit.csv/x/audit.csv")
     assert (code, err.count("\n")) == (2, 1)

@@ -53,7 +53,7 @@ CHOICES: dict[str, dict[str, dict[str, Any]]] = {
         "drop": {},
         "keep": {},
         "complete": {
-            "scale": st.sampled_from(["trusted", "growth", "linear", "printed"]) | POSITIVE,
+            "scale": st.sampled_from(["feedback", "growth", "linear", "printed"]) | POSITIVE,
             "fading": SHARE,
             "longest": POSITIVE,
         },

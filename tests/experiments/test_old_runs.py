@@ -1,4 +1,4 @@
-"""Folders of an earlier version: they can be read, shown on a page and continued."""
+"""Folders of an earlier version: they can be read, shown on a page, and continued or refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fedlga
+from fedlga.core.settings import BadInput
 from fedlga.core.types import RECORD_VERSION
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
@@ -19,10 +20,11 @@ from fedlga.report.page import collect_runs, make_page
 from run_folders import OLD_RUNS, read_everything, read_weights
 
 # What the folders hold, as it was asked for then.
-COMMON = {"stragglers": "complete", "rounds": 8, "steps_per_epoch": 2, "rho": 0.7}
+COMMON = {"rounds": 8, "steps_per_epoch": 2, "rho": 0.7}
+KEPT = {**COMMON, "stragglers": "keep", "method": "scaffold", "devices": 5, "cohort": 3}
 ASKED = {
-    "half-scaffold": preset("digits").changed({**COMMON, "method": "scaffold", "devices": 5, "cohort": 3}),
-    "half-fedlga": preset("digits").changed({**COMMON, "method": "fedlga"}),
+    "half-scaffold": preset("digits").changed(KEPT),
+    "half-fedlga": preset("digits").changed({**COMMON, "method": "fedlga", "scale": "trusted"}),
 }
 
 
@@ -63,11 +65,18 @@ def test_an_old_run_has_a_page(old_run):
     assert "What became of the work of" in page
 
 
-def test_an_old_run_goes_on_as_if_it_were_new(old_run, tmp_path):
+@pytest.fixture
+def old_scaffold(tmp_path) -> Path:
+    """A copy of the folder whose parts are all still there."""
+    return Path(shutil.copytree(OLD_RUNS / "half-scaffold", tmp_path / "half-scaffold"))
+
+
+def test_an_old_run_goes_on_as_if_it_were_new(old_scaffold, tmp_path):
     """The first rounds stay as they were; the end is that of a run of today, without an interruption.
 
     On a machine like the one that made the folder it is the same to the last bit. Others round differently.
     """
+    old_run = old_scaffold
     lines = (old_run / "rounds.jsonl").read_bytes()
     whole = fedlga.run(ASKED[old_run.name], tmp_path / "whole")
     records = list(run_and_record(load_for_resume(old_run, {}), old_run, resume=True))
@@ -90,8 +99,18 @@ def test_an_old_run_goes_on_as_if_it_were_new(old_run, tmp_path):
     assert versions == [1] * 4 + [RECORD_VERSION] * 4
 
 
-def test_old_first_rounds_are_those_of_a_run_of_today(old_run, tmp_path):
+def test_an_old_run_with_a_scale_that_is_gone_is_refused_and_left_as_it_was(tmp_path):
+    folder = Path(shutil.copytree(OLD_RUNS / "half-fedlga", tmp_path / "half-fedlga"))
+    before = read_everything(folder)
+    with pytest.raises(BadInput, match=r"complete\.scale: 'trusted' is no longer there") as error:
+        list(run_and_record(load_for_resume(folder, {}), folder, resume=True))
+    assert "\n" not in str(error.value)
+    assert read_everything(folder) == before
+
+
+def test_old_first_rounds_are_those_of_a_run_of_today(old_scaffold, tmp_path):
     """Who was selected, how far they got and what it cost is drawn with whole numbers: equal on every machine."""
+    old_run = old_scaffold
     whole = fedlga.run(ASKED[old_run.name].changed({"rounds": 4}), tmp_path / "whole")
     for old, new in zip(read_run(old_run).records, whole.records, strict=True):
         assert (old.devices, old.steps, old.steps_asked, old.slow, old.used) == (

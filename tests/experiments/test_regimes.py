@@ -32,7 +32,8 @@ def test_all_scales_are_tried_on_the_same_updates():
     records, row = [step.record for step in steps], last.row
     assert row is not None
     assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
-    assert set(row) == {*SCALES, "best", "trusted_mean", "stragglers"}
+    kinds = [f"{scale}{kind}" for scale in SCALES for kind in ("", "_mean", "_sum")]
+    assert set(row) == {*kinds, "best", "stragglers"}
     assert row["best"] <= min(row[scale] for scale in SCALES), "no scale beats the best multiple"
     assert row["stragglers"] == sum(r.audit["stragglers"] for r in records if r.audit)
     own = list(fedlga.rounds(e))
@@ -40,4 +41,6 @@ def test_all_scales_are_tried_on_the_same_updates():
         (r.devices, r.scales, r.accuracy, r.audit) for r in own
     ], "watching changes nothing"
     sums = [sum(r.audit[name] for r in own if r.audit) for name in ("completed", "sent")]
-    assert row["trusted"] == pytest.approx(sums[0] / sums[1])
+    assert row["feedback"] == pytest.approx(sums[0] / sums[1])
+    means = [sum(r.audit[name] for r in own if r.audit) for name in ("mean_completed", "mean_sent")]
+    assert row["feedback_mean"] == pytest.approx(means[0] / means[1])

@@ -15,7 +15,7 @@ With that g, which is parallel to delta, Eq. 5 with Eq. 6 multiplies delta by on
 Printed as it stands its units do not match and it diverges. So completing an update means choosing its scale:
 
 - `printed`: Eq. 5 and 6 as printed;
-- `growth` and `trusted` (the default): learned from the updates, see core/completion/;
+- `feedback` (the default) and `growth`: learned from the updates, see core/completion/;
 - `linear`: all the work over the work done, plain extrapolation;
 - a number: every straggler's update times that.
 """

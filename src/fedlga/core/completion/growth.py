@@ -28,8 +28,6 @@ class Growth:
 
     xy: float = 0.0
     xx: float = 0.0
-    yy: float = 0.0
-    freedom: float = 0.0  # points, less one a round for the centring
 
     def add_round(self, updates: Sequence[Update], digests: Mapping[int, UpdateDigest], fading: float) -> Growth:
         """Return the sums after another round; older rounds count `fading` times what they did."""
@@ -42,8 +40,6 @@ class Growth:
         return Growth(
             fading * self.xy + float(x @ y),
             fading * self.xx + float(x @ x),
-            fading * self.yy + float(y @ y),
-            fading * self.freedom + len(points) - 1,
         )
 
     @property
@@ -51,20 +47,11 @@ class Growth:
         """p: 1 where updates grow like work, 0 where more work moves nothing, or nothing is known yet."""
         return clamp(self.xy / self.xx) if self.xx > 0 else 0.0
 
-    @property
-    def cautious(self) -> float:
-        """p less one standard error of its fit."""
-        if self.xx <= 0 or self.freedom <= 1:
-            return 0.0
-        slope = self.xy / self.xx
-        scatter = max(self.yy - slope * self.xy, 0.0) / (self.freedom - 1)
-        return clamp(slope - math.sqrt(scatter / self.xx))
-
 
 def learn_growth(
     memory: Memory, updates: Sequence[Update], digests: Mapping[int, UpdateDigest], fading: float
 ) -> Scales:
     """Return the scales of the growth law."""
-    law = Growth(*read_numbers(memory, "growth", 4)).add_round(updates, digests, fading)
-    remembered = {"growth": pack_numbers(law.xy, law.xx, law.yy, law.freedom)}
+    law = Growth(*read_numbers(memory, "growth", 2)[:2]).add_round(updates, digests, fading)
+    remembered = {"growth": pack_numbers(law.xy, law.xx)}
     return Scales(lambda u: work_ratio(u) ** law.exponent, remembered, growth=law.exponent)

@@ -1,7 +1,7 @@
 """What the laws of completion share: the scales they give, and how work is counted.
 
 Given only what devices send (delta, steps), the approximation of FedLGA is always a multiple of delta: see
-methods/fedlga.py. What remains is to choose the number. Each law is a file of this folder: growth.py, trusted.py and
+methods/fedlga.py. What remains is to choose the number. Each law is a file of this folder: feedback.py, growth.py and
 printed.py.
 """
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fedlga.core.completion.scales import Scales
 
 
-SCALES = ("feedback", "trusted", "growth", "linear", "printed")
+SCALES = ("feedback", "growth", "linear", "printed")
+REMOVED_SCALES = {"trusted": "feedback"}  # of earlier versions, and what takes their place
 
 
 @final
@@ -26,12 +27,10 @@ class Complete(Policy):
 
     scale: str | float = setting(
         "feedback",
-        "what a slow device's update is multiplied by: feedback, trusted, growth, linear, printed, or a number",
+        "what a slow device's update is multiplied by: feedback, growth, linear, printed, or a number",
         above=0,
     )
-    fading: float = setting(
-        0.95, "trusted and growth: weight of each earlier round, relative to the round after it", most=1
-    )
+    fading: float = setting(0.95, "scale growth: weight of each earlier round, relative to the round after it", most=1)
     longest: float = setting(2.0, "limit: a completed update is at most this times the longest complete one", above=0)
 
     carry: float = 0.0  # of the server optimiser: the share of a round's step that the next round repeats
@@ -39,12 +38,17 @@ class Complete(Policy):
     needs_all = True
 
     def __post_init__(self) -> None:
+        if self.scale in REMOVED_SCALES:
+            raise BadInput(
+                f"complete.scale: {self.scale!r} is no longer there (fedlga 0.1 had it); "
+                f"in a new run {REMOVED_SCALES[str(self.scale)]!r} takes its place"
+            )
         if isinstance(self.scale, str) and self.scale not in SCALES:
             raise BadInput(f"complete.scale: got {self.scale!r}; it takes {', '.join(SCALES)} or a number above 0")
 
     @property
     def needs_sketches(self) -> bool:  # noqa: D102
-        return self.scale in ("feedback", "trusted")
+        return self.scale == "feedback"
 
     def with_carry(self, carry: float) -> Complete:  # noqa: D102
         return replace(self, carry=carry)
@@ -82,12 +86,9 @@ class Complete(Policy):
         from fedlga.core.completion.growth import learn_growth
         from fedlga.core.completion.printed import printed_scales
         from fedlga.core.completion.scales import Scales, work_ratio
-        from fedlga.core.completion.trusted import learn_trusted
 
         if self.scale == "feedback":
             return learn_feedback(state.memory, updates, digests, self.carry)
-        if self.scale == "trusted":
-            return learn_trusted(state.memory, updates, digests, self.fading)
         if self.scale == "growth":
             return learn_growth(state.memory, updates, digests, self.fading)
         if self.scale == "printed":
