@@ -30,7 +30,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -45,7 +45,6 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 PAGES = ("*.md", "docs/*.md", "results/README.md", "examples/*/*.md")
 PLUS_MINUS = "± is half of the 95 % interval of the mean over the seeds (Student's t)"
-FEWEST_SEEDS = 3  # an interval of two values is wider than what it says
 
 # Tables that hold digits but no measured numbers: their pages and header rows.
 UNMEASURED = {
@@ -99,10 +98,7 @@ def known(record: Record, name: str) -> float:
 
 def show(values: Sequence[float | None], form: str) -> str:
     """Return the mean with its interval; if not all seeds have a value, how many have one."""
-    estimate = Estimate.of(values)
-    if estimate.count < FEWEST_SEEDS:
-        estimate = replace(estimate, half=None)
-    return estimate.text(form).replace("± +", "± ")  # of a difference, only the mean has a sign
+    return Estimate.of(values).text(form).replace("± +", "± ")  # of a difference, only the mean has a sign
 
 
 def show_measure(runs: Iterable[Record], measure: str) -> str:
@@ -232,31 +228,224 @@ def rounds_by_method(folder: str) -> list[Row]:
     return rows
 
 
+# Arms at their best settings: results/tuned/REGIME/paired.csv, made by benchmarks/tuned.py
+
+ACCURACY, SLOW, TIME = "closing_accuracy", "closing_accuracy_slow", "simulated_seconds_to_target"
+OPTIMIZERS = {"adam": "FedAdam", "momentum": "FedAvgM"}
+SCALE_NAMES = {"": "feedback", "growth": "growth", "linear": "linear", "trusted": "trusted"}
+
+
+@dataclass(frozen=True)
+class TunedArm:
+    """One arm of a regime: its rows of paired.csv by measure."""
+
+    method: str
+    policy: str
+    settings: dict[str, str]
+    rows: dict[str, Record]
+
+    @property
+    def name(self) -> str:
+        """The method as the literature calls it."""
+        optimizer = self.settings.get("server_optimizer", "")
+        if self.method == "fedavg" and optimizer:
+            return OPTIMIZERS[optimizer]
+        return METHOD_NAMES[self.method] + (f" with {optimizer}" if optimizer else "")
+
+    @property
+    def scale(self) -> str:
+        """The law of completing; empty for other policies."""
+        return SCALE_NAMES[self.settings.get("scale", "")] if self.policy == "complete" else ""
+
+    def estimate(self, measure: str, form: str) -> str:
+        """Return a mean with its interval; for the time to the target, how many seeds reached it if not all did."""
+        row = self.rows.get(measure)
+        if row is None:
+            return ""
+        mean, half = number(row, "mean"), number(row, "half")
+        return Estimate(mean, half, int(row["seeds"]), int(row["censored"])).text(form)
+
+    def lead(self, measure: str) -> str:
+        """Return the first arm's lead over this one in points; bold: ahead beyond chance; italic: behind."""
+        row = self.rows.get(measure)
+        if row is None or not row["lead"]:
+            return ""
+        marks = {"ahead": "**", "behind": "*", "level": ""}[row["verdict"]]
+        return f"{marks}{100 * known(row, 'lead'):+.1f}{marks}"
+
+
+def read_tuned(regime: str) -> list[TunedArm]:
+    """Return the arms of a regime in their order; the first is the one that the others are compared with."""
+    records = read_csv(f"tuned/{regime}/paired.csv")
+    keys = list(dict.fromkeys((r["method"], r["stragglers"], r["settings"]) for r in records))
+    arms: list[TunedArm] = []
+    for key in keys:
+        rows = {r["measure"]: r for r in records if (r["method"], r["stragglers"], r["settings"]) == key}
+        settings = dict(word.split("=") for word in key[2].split())
+        arms.append(TunedArm(key[0], key[1], {n: v for n, v in settings.items() if n != "evaluate_every"}, rows))
+    return arms
+
+
+def tuned_regimes() -> list[tuple[Record, list[TunedArm]]]:
+    """Return the regimes that were run, with their arms."""
+    return [(r, read_tuned(r["regime"])) for r in read_csv("tuned/regimes.csv")]
+
+
+@table
+def tuned(regime: str) -> list[Row]:
+    """Every arm of a regime at its best setting, on held-out seeds, and the first arm's verdict against it."""
+    rows: list[Row] = []
+    for arm in read_tuned(regime):
+        shown = ("lr", "mu", "eta_g", "lr_decay")
+        settings = {n.rpartition(".")[2]: v for n, v in arm.settings.items()}
+        verdicts = [arm.rows[m]["verdict"] for m in (ACCURACY, SLOW, TIME) if m in arm.rows]
+        rows.append(
+            {
+                "method": arm.name,
+                "policy": arm.policy + (f" ({arm.scale})" if arm.scale else ""),
+                "chosen": ", ".join(f"{n} {v}" for n, v in settings.items() if n in shown),
+                "accuracy": arm.estimate(ACCURACY, ".1%"),
+                "slow devices' data": arm.estimate(SLOW, ".1%"),
+                "seconds to the target": arm.estimate(TIME, ".0f"),
+                "the first row is": ", ".join(verdicts) if any(verdicts) else "",
+            }
+        )
+    return [{title: cell for title, cell in row.items() if any(r[title] for r in rows)} for row in rows]
+
+
+@table
+def tuned_leads() -> list[Row]:
+    """Completing's lead over each rival by regime, in points: overall, and on the slow devices' data."""
+    rivals = {
+        "over `keep`": ("", "keep", ""),
+        "over FedNova": ("fednova", "keep", ""),
+        "over FedAdam": ("", "keep", "adam"),
+        "over `wait`": ("", "wait", ""),
+    }
+    rows: list[Row] = []
+    for regime, arms in tuned_regimes():
+        first = arms[0]
+        if first.settings.get("server_optimizer"):
+            continue
+        row = {"regime": regime["meaning"], "method": first.name, "accuracy": first.estimate(ACCURACY, ".1%")}
+        for title, (method, policy, optimizer) in rivals.items():
+            wanted = (method or first.method, policy, optimizer)
+            found = [a for a in arms if (a.method, a.policy, a.settings.get("server_optimizer", "")) == wanted]
+            leads = [found[0].lead(m) for m in (ACCURACY, SLOW)] if found else []
+            row[title] = " / ".join(filter(None, leads))
+        rows.append(row)
+    return rows
+
+
+@table
+def tuned_times() -> list[Row]:
+    """Simulated seconds to the target by regime, each arm at the setting with the best accuracy."""
+    rows: list[Row] = []
+    for regime, arms in tuned_regimes():
+        first = arms[0]
+        row = {"regime": regime["regime"], "target": f"{float(regime['target']):.0%}"}
+        for policy, optimizer in (("complete", ""), ("keep", ""), ("wait", "")):
+            wanted = (first.method, policy, optimizer, "feedback" if policy == "complete" else "")
+            found = [a for a in arms if (a.method, a.policy, a.settings.get("server_optimizer", ""), a.scale) == wanted]
+            row[f"`{policy}`"] = found[0].estimate(TIME, ".0f") if found else ""
+        for title, wanted in (("FedNova", ("fednova", "")), ("FedAdam", ("fedavg", "adam"))):
+            found = [
+                a for a in arms if (a.method, a.settings.get("server_optimizer", "")) == wanted and a.policy == "keep"
+            ]
+            row[title] = found[0].estimate(TIME, ".0f") if found else ""
+        if row["`complete`"]:
+            rows.append(row)
+    return rows
+
+
+@table
+def tuned_scales() -> list[Row]:
+    """Every law of completing at its best rate, by regime: accuracy, and on the slow devices' data."""
+    rows: list[Row] = []
+    for regime, arms in tuned_regimes():
+        if arms[0].settings.get("server_optimizer"):
+            continue
+        row = {"regime": regime["regime"], "method": arms[0].name}
+        for scale in SCALE_NAMES.values():
+            found = [a for a in arms if a.scale == scale and not a.settings.get("server_optimizer")]
+            cells = [found[0].estimate(m, ".1%") for m in (ACCURACY, SLOW)] if found else []
+            verdicts = [found[0].rows[m]["verdict"] for m in (ACCURACY, SLOW) if found and m in found[0].rows]
+            marks = ["**" if v == "ahead" else "*" if v == "behind" else "" for v in verdicts]
+            texts = [f"{m}{c.partition(' ±')[0]}{m}" for m, c in zip(marks, cells, strict=False) if c]
+            row[scale] = " / ".join(texts)
+        rows.append(row)
+    return [row for row in rows if row["growth"]]
+
+
+@table
+def sensitivity() -> list[Row]:
+    """Accuracy, and on the slow devices' data, if the rate is not tuned: results/sensitivity/runs.csv."""
+    arms = read_arms("sensitivity")
+    rows: list[Row] = []
+    for lr in distinct(arm.settings for arm in arms):
+        row = {"eta_l": lr.removeprefix("lr=")}
+        for arm in (a for a in arms if a.settings == lr):
+            cells = [show_measure(arm.runs, m) for m in (ACCURACY, SLOW)]
+            row[f"{METHOD_NAMES[arm.method]}, `{arm.policy}`"] = " / ".join(cells)
+        rows.append(row)
+    return rows
+
+
+# Rates in the paper's setting: results/rates/rates.csv, made by benchmarks/rates.py
+
+
+def show_rounds(records: Sequence[Record]) -> str:
+    """Return the mean rounds to the target over a few seeds, without an interval; 'never' if a seed never got there."""
+    values = [number(r, "rounds_to_target") for r in records]
+    reached = [v for v in values if v is not None]
+    if len(reached) < len(values):
+        return f"{len(reached)} of {len(values)}" if reached else "never"
+    return f"{sum(reached) / len(reached):.0f}" if reached else ""
+
+
+@table
+def rates() -> list[Row]:
+    """Rounds to 65 % of FedAvg and FedLGA over both rates, and their ratio."""
+    records = [r for r in read_csv("rates/rates.csv") if r["method"] in ("fedavg", "fedlga")]
+    rows: list[Row] = []
+    for variant, lr, eta_g in dict.fromkeys((r["variant"], r["lr"], r["eta_g"]) for r in records):
+        here = [r for r in records if (r["variant"], r["lr"], r["eta_g"]) == (variant, lr, eta_g)]
+        texts = {m: show_rounds([r for r in here if r["method"] == m]) for m in ("fedavg", "fedlga")}
+        numbers = [float(t) for t in texts.values() if t.isdigit()]
+        ratio = f"{numbers[0] / numbers[1]:.2f}" if len(numbers) == len(texts) and numbers[1] else ""
+        row = {"one unit, sampling": variant, "eta_l": lr, "eta_g": eta_g}
+        rows.append({**row, "FedAvg": texts["fedavg"], "FedLGA": texts["fedlga"], "FedAvg / FedLGA": ratio})
+    return rows
+
+
+@table
+def rates_of_others() -> list[Row]:
+    """Rounds to 65 % of the other methods over both rates; one seed."""
+    records = [r for r in read_csv("rates/rates.csv") if r["variant"] == "batch" and r["seed"] == "0"]
+    rows: list[Row] = []
+    for lr, eta_g in dict.fromkeys((r["lr"], r["eta_g"]) for r in records if r["method"] == "fedprox"):
+        row = {"eta_l": lr, "eta_g": eta_g}
+        for method in distinct(r["method"] for r in records):
+            found = [r for r in records if (r["lr"], r["eta_g"], r["method"]) == (lr, eta_g, method)]
+            row[METHOD_NAMES[method]] = show_rounds(found)
+        rows.append(row)
+    return rows
+
+
 # Approximation errors
 
 
 @table
 def audit(file: str) -> list[Row]:
     """Errors of every scale by regime, one run each: results/audit/FILE.csv."""
+    scales = ("linear", "growth", "feedback")
     return [
-        {
-            "regime (one unit, eta_l)": r["regime"],
-            "rounds": r["rounds"],
-            "printed": digits(known(r, "printed"), 3),
-            **{name: f"{known(r, name):.2f}" for name in ("linear", "growth", "trusted", "best")},
-            "trusted / best": f"{known(r, 'trusted') / known(r, 'best'):.2f}",
-            "mean": f"{known(r, 'trusted_mean'):.2f}",
-        }
+        {"regime (one unit, eta_l)": r["regime"], "rounds": r["rounds"], "printed": digits(known(r, "printed"), 3)}
+        | {name: f"{known(r, name):.2f}" for name in (*scales, "best")}
+        | {f"{name}, mean": f"{known(r, f'{name}_mean'):.2f}" for name in scales}
+        | {f"{name}, sum": f"{known(r, f'{name}_sum'):.2f}" for name in scales}
         for r in read_csv(f"audit/{file}.csv")
     ]
-
-
-@table
-def lasting() -> list[Row]:
-    """Errors of single updates and of their sums, from the text that benchmarks/lasting.py prints."""
-    lines = (RESULTS / "lasting.txt").read_text(encoding="utf-8").splitlines()
-    titles, *rows = [re.split(r"\s{2,}", line.strip()) for line in lines if line.strip()]
-    return [dict(zip(titles, cells, strict=True)) for cells in rows]
 
 
 @table

@@ -128,7 +128,8 @@ def compare(
     if (end := make_end_table(rows)) is not None:
         display.console.print(end)
         display.say("slow, worst: on data like the slow devices', and the worst device's; error: of completed updates")
-    display.say("mean ± standard deviation over the seeds; seconds and rounds of the runs that reached the target;")
+    display.say("mean ± half of the 95 % interval over the seeds (from three seeds on); seconds and rounds of the")
+    display.say("runs that reached the target;")
     display.say("v first: mean difference in rounds to the first row, seed by seed")
     written = ["comparison.csv", "runs.csv", "comparison.json"]
     if curves := read_curves(plan, folder):

@@ -220,8 +220,8 @@ def _format_percent(value: float | None) -> str:
 
 
 def _format_spread(row: Mapping[str, Any], measure: Measure) -> str:
-    """Return a mean and its standard deviation over the seeds."""
-    mean, deviation = row[measure.name], row[f"{measure.name}_sd"]
+    """Return a mean over the seeds and half of its 95 % interval."""
+    mean, half = row[measure.name], row[f"{measure.name}_half"]
     if mean is None:
         return "never" if measure.table == "target" and row["seeds"] else "-"
-    return measure.text(mean) + ("" if deviation is None else f" ±{measure.text(deviation)}")
+    return measure.text(mean) + ("" if half is None else f" ±{measure.text(half)}")

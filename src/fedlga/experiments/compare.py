@@ -19,6 +19,7 @@ from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import MEASURES
 from fedlga.experiments.records import EXPERIMENT, read_run, read_summary
 from fedlga.experiments.run import check_free, run_and_record
+from fedlga.experiments.statistics import half_interval
 
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
@@ -124,7 +125,7 @@ def run_plan(plan: Plan, out: Path, data: Data, workers: Workers | None = None) 
 
 
 def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
-    """Return a row for each method and policy: mean and standard deviation over the seeds that are done.
+    """Return a row for each arm over the seeds that are done: mean, standard deviation, half of the 95 % interval.
 
     A run that never reached the target has no rounds to it: `reached` counts those that did, and the mean is theirs.
     `rounds_more` is the mean difference to the first row over the seeds on which both reached it.
@@ -141,6 +142,7 @@ def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
             values = [s[measure] for s in runs.values() if s.get(measure) is not None]
             row[measure] = statistics.fmean(values) if values else None
             row[f"{measure}_sd"] = statistics.stdev(values) if len(values) > 1 else None
+            row[f"{measure}_half"] = half_interval(values)
         first = rounds if not rows else first
         both = [rounds[seed] - first[seed] for seed in rounds if seed in first]
         row["rounds_more"] = statistics.fmean(both) if both else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CONFIDENCE = 0.95
+FEWEST = 3  # values that have an interval: that of two is wider than what it says
 LEVEL = 0.05  # a claim is shown if chance alone gives such a difference, or a larger one, less often than this
 
 
@@ -32,7 +33,7 @@ class Estimate:
         censored = len(values) - len(known)
         if not known or censored:
             return cls(None, None, len(values), censored)
-        return cls(statistics.fmean(known), _half(known), len(values))
+        return cls(statistics.fmean(known), half_interval(known), len(values))
 
     def text(self, form: str = ".0f", limit: float | None = None) -> str:
         """Return text such as '109 ± 9'; for censored runs, how many seeds reached the target within the limit."""
@@ -110,7 +111,7 @@ def compare_pairs(
     largest = max(abs(gap) for gap in gaps)
     return Difference(
         mean=statistics.fmean(gaps),
-        half=_half(gaps),
+        half=half_interval(gaps),
         p=_by_chance([largest if other else gap for gap, other in zip(gaps, only_b, strict=True)]),
         count=len(gaps),
         censored=censored,
@@ -118,9 +119,10 @@ def compare_pairs(
     )
 
 
-def _half(values: Sequence[float]) -> float | None:
-    """Return half the width of the mean's 95 % interval."""
-    return t_quantile(len(values)) * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+def half_interval(values: Sequence[float]) -> float | None:
+    """Return half the width of the mean's 95 % interval; None for fewer than three values."""
+    count = len(values)
+    return t_quantile(count) * statistics.stdev(values) / count**0.5 if count >= FEWEST else None
 
 
 def t_quantile(count: int) -> float:

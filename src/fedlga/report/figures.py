@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlga.core.types import Record
-from fedlga.experiments.statistics import t_quantile
+from fedlga.experiments.statistics import FEWEST, t_quantile
 from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, POLICY_COLOURS, POLICY_DASHES
 
 COLUMN_WIDTH = 3.5  # inches: a column of a paper
@@ -20,7 +20,7 @@ Curves = Mapping[tuple[str, str], Sequence[Sequence[Record]]]  # method and poli
 
 
 def draw_accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]) -> None:
-    """Draw accuracy over simulated seconds, a line a policy, a row of panels a method; shaded: one standard deviation.
+    """Draw accuracy over simulated seconds, a line a policy, a row of panels a method; shaded: the 95 % interval.
 
     Where some devices are always slow, a second column shows the accuracy on data like theirs.
     """
@@ -42,13 +42,9 @@ def draw_accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]
             for (name, policy), runs in curves.items():
                 if name == method and runs:
                     seconds, values = collect_curve(runs, measure, "simulated_seconds")
-                    mean = values.mean(0)
-                    colour, dashes = policy_style(policy)
-                    panel.plot(seconds, mean, color=colour, linestyle=dashes, linewidth=1.6, label=policy)
-                    draw_remaining_seeds(panel, runs, measure, colour, "simulated_seconds")
-                    if len(values) > 1:
-                        spread = values.std(0, ddof=1)
-                        panel.fill_between(seconds, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+                    style = policy_style(policy)
+                    draw_with_interval(panel, seconds, values, style, policy)
+                    draw_remaining_seeds(panel, runs, measure, style[0], "simulated_seconds")
             panel.axhline(target, color="#444444", linewidth=0.6)
             panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, fontsize=9, loc="left")
             panel.set_xlabel("simulated seconds", fontsize=8)
@@ -100,7 +96,8 @@ def method_style(method: str) -> Style:
 
 
 def policy_style(policy: str) -> Style:
-    """Return the colour and dashes of a policy."""
+    """Return the colour and dashes of a policy; an arm's own settings may follow its name."""
+    policy = policy.partition(" ")[0]
     return POLICY_COLOURS.get(policy, "#000000"), POLICY_DASHES.get(policy, "-")
 
 
@@ -111,7 +108,7 @@ def draw_with_interval(panel: Any, x: Any, runs: Any, style: Style, label: str) 
     mean = values.mean(0)
     marker = "o" if len(x) == 1 else None  # a line of one point is not visible
     panel.plot(x, mean, color=colour, linestyle=dashes, linewidth=1.3, label=label, marker=marker)
-    if len(values) > 2:  # noqa: PLR2004
+    if len(values) >= FEWEST:
         half = t_quantile(len(values)) * values.std(0, ddof=1) / len(values) ** 0.5
         panel.fill_between(x, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
 
