@@ -195,39 +195,6 @@ def rounds(folder: str) -> list[Row]:
     ]
 
 
-@table
-def end(folder: str, only: str = "") -> list[Row]:
-    """Where runs of the same length end, and when they reached the target."""
-    columns = {
-        "accuracy": "last_accuracy",
-        "on the slow devices' data": "last_accuracy_slow",
-        "worst device": "last_accuracy_worst",
-        "simulated seconds in all": "simulated_seconds",
-        "to the target": "simulated_seconds_to_target",
-    }
-    arms = read_arms(folder, only)
-    columns = {
-        title: name
-        for title, name in columns.items()
-        if any(number(run, name) is not None for a in arms for run in a.runs)
-    }
-    return [arm.label | {title: show_measure(arm.runs, name) for title, name in columns.items()} for arm in arms]
-
-
-@table
-def rounds_by_method(folder: str) -> list[Row]:
-    """Rounds and simulated seconds to the target, a row a method and a column a policy."""
-    arms = read_arms(folder)
-    rows: list[Row] = []
-    for method in distinct(arm.method for arm in arms):
-        row = {"method": METHOD_NAMES[method]}
-        for arm in (a for a in arms if a.method == method):
-            times = show_measure(arm.runs, "simulated_seconds_to_target")
-            row[arm.policy] = f"{show_measure(arm.runs, 'rounds_to_target')}; {times} s"
-        rows.append(row)
-    return rows
-
-
 # Arms at their best settings: results/tuned/REGIME/paired.csv, made by benchmarks/tuned.py
 
 ACCURACY, SLOW, TIME = "closing_accuracy", "closing_accuracy_slow", "simulated_seconds_to_target"

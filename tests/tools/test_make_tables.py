@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,13 +18,23 @@ sys.modules["make_tables"] = tables  # dataclasses look their module up
 _spec.loader.exec_module(tables)
 
 PAGE = "<!-- table rounds folder=policies -->\n<!-- end table -->\n"
+# Rounds of wait: 10, 12 and 14. Mean 12, deviation 2, and t of two degrees of freedom 4.303: 4.303 * 2 / sqrt(3) = 5.
+RUNS = """method,stragglers,settings,seed,rounds_to_target,simulated_seconds_to_target
+fedavg,wait,,0,10,100
+fedavg,wait,,1,12,120
+fedavg,wait,,2,14,140
+fedavg,complete,,0,11,55
+fedavg,complete,,1,12,60
+fedavg,complete,,2,15,75
+"""
 HONEST = f"Here, {tables.PLUS_MINUS}.\n\n"
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """Return a repository with a page of one table, which is not made yet, and a copy of its data."""
-    shutil.copytree(ROOT / "results" / "policies", tmp_path / "results" / "policies")
+    """Return a repository with a page of one table, which is not made yet, and its data."""
+    (tmp_path / "results" / "policies").mkdir(parents=True)
+    (tmp_path / "results" / "policies" / "runs.csv").write_text(RUNS, encoding="utf-8")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
     (tmp_path / "README.md").write_text(HONEST + PAGE, encoding="utf-8")
@@ -73,24 +82,24 @@ def test_a_stale_table_is_named_and_written(repository, capsys):
     assert page.read_text(encoding="utf-8") == HONEST + PAGE
 
     assert tables.main([]) == 0
-    assert "| wait | 107 ± 11 |" in page.read_text(encoding="utf-8")
+    assert "| wait | 12 ± 5 |" in page.read_text(encoding="utf-8")
     assert tables.main(["--check"]) == 0
 
 
 def test_a_changed_cell_is_noticed_and_put_right(repository):
     current, _ = tables.update(PAGE)
     assert tables.update(current) == (current, [])
-    assert tables.update(current.replace("107 ± 11", "107 ± 12")) == (current, ["rounds folder=policies"])
+    assert tables.update(current.replace("12 ± 5", "12 ± 6")) == (current, ["rounds folder=policies"])
 
 
 def test_changed_data_are_noticed(repository):
     current, _ = tables.update(PAGE)
     data = repository / "results" / "policies" / "runs.csv"
     text = data.read_text(encoding="utf-8")
-    data.write_text(text.replace("fedavg,wait,0,91,", "fedavg,wait,0,1091,"), encoding="utf-8")
+    data.write_text(text.replace("fedavg,wait,,0,10,", "fedavg,wait,,0,310,"), encoding="utf-8")
     changed, stale = tables.update(current)
     assert stale == ["rounds folder=policies"]
-    assert "| wait | 207 ± " in changed  # one of ten seeds needs 1000 rounds more
+    assert "| wait | 112 ± " in changed  # one of three seeds needs 300 rounds more
 
 
 # Wrong calls
@@ -103,10 +112,10 @@ def test_changed_data_are_noticed(repository):
         ("rounds", "table rounds: missing a required argument: 'folder'"),
         ("rounds folder=policies seeds=3", "table rounds: got an unexpected keyword argument 'seeds'"),
         ("rounds policies", "table rounds: 'policies' is not one argument=value"),
-        ("rounds folder=policies folder=rho", "table rounds: 'folder=rho' is not one argument=value"),
+        ("rounds folder=policies folder=fleet", "table rounds: 'folder=fleet' is not one argument=value"),
         ("rounds folder=nothing", "there is no results/nothing/runs.csv"),
-        ("end folder=fleet only=fedavg,nobody", "only=nobody: results/fleet/runs.csv has no such runs"),
-        ("rounds folder=fleet", "results/fleet/runs.csv has a policy with several methods or settings"),
+        ("rounds folder=sensitivity", "results/sensitivity/runs.csv has a policy with several methods or settings"),
+        ("tuned regime=nothing", "there is no results/tuned/nothing/paired.csv"),
         ("growth over=time", "over=time: takes one of devices, cohort, parameters"),
         ("paper-sweep item=loss setting=fashion-mnist", "item=loss: takes one of tau-max, epochs, "),
     ],
@@ -127,9 +136,9 @@ def test_an_unknown_name_fails_the_command_with_its_page(repository, capsys):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("<!-- table lasting -->\n", "table 'lasting' has no end"),
+        ("<!-- table where -->\n", "table 'where' has no end"),
         ("<!-- end table -->\n", "line 1: the end of a table that did not start"),
-        ("<!-- table lasting -->\n<!-- table speed -->\n<!-- end table -->\n", "line 2: a table starts inside table"),
+        ("<!-- table where -->\n<!-- table speed -->\n<!-- end table -->\n", "line 2: a table starts inside table"),
     ],
 )
 def test_comments_that_do_not_match_are_refused(text, said):
@@ -149,7 +158,7 @@ def test_comments_that_do_not_match_are_refused(text, said):
         "| policy | rounds |\n|---|---|\n| wait | `107` |\n",
         "> | policy | rounds |\n> |---|---|\n> | wait | 107 |\n",
         "- a list\n\n  | policy | rounds |\n  |---|---|\n  | wait | 107 |\n",
-        "<!-- table lasting-->\n\n| policy | rounds |\n|---|---|\n| wait | 107 |\n",
+        "<!-- table where-->\n\n| policy | rounds |\n|---|---|\n| wait | 107 |\n",
         "<table><tr><td>wait</td><td>107</td></tr></table>\n",
         "See <TD>107</TD>.\n",
         "```\npolicy  rounds  seconds\nwait    107     1229\ndrop    111     554\n```\n",
