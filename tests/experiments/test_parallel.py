@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from commands import PATIENCE, find_children, wait_for_lines, wait_until
 from fedlga.core.settings import BadInput
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.parallel import Job, RunPool
+from fedlga.experiments.parallel import Job, RunPool, _delay_signals
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run, read_summary
 from fedlga.experiments.run import load_for_resume, run_and_record
@@ -22,8 +24,6 @@ from run_folders import assert_same_state, read_everything, read_lines_without_s
 
 TINY = preset("digits").changed({"rounds": 3, "steps_per_epoch": 1, "devices": 5, "cohort": 2, "lr": 0.1, "target": 1})
 ENDLESS = 100_000_000  # rounds: no machine gets there before it is stopped
-
-pytestmark = pytest.mark.slow
 
 
 def run_here(experiment: Experiment, folder: Path) -> Path:
@@ -58,6 +58,7 @@ def no_worker_is_left() -> Iterator[None]:
     assert set(find_workers()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_worker_is_left")
 def test_a_run_in_the_pool_has_the_records_of_a_run_here(tmp_path):
     """With and without devices' memories; weights are not kept. What is finished is not run again."""
@@ -90,6 +91,7 @@ def test_a_run_in_the_pool_has_the_records_of_a_run_here(tmp_path):
         assert {folder: (folder / "rounds.jsonl").stat().st_mtime_ns for folder in changed} == changed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_worker_is_left")
 def test_runs_that_are_left_in_the_middle_go_on_to_the_same_records(tmp_path):
     """The pool is left while two of three runs go on. They stop after their round, and the third never starts."""
@@ -110,6 +112,7 @@ def test_runs_that_are_left_in_the_middle_go_on_to_the_same_records(tmp_path):
         assert_same_state(run_here(longer, tmp_path / "whole" / job.folder.name), job.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_worker_is_left")
 def test_a_run_that_was_stopped_here_is_continued_by_the_pool(tmp_path):
     e = TINY.changed({"rounds": 5, "method": "scaffold"})
@@ -140,6 +143,7 @@ def kill_and_expect_one_line(pool: RunPool, jobs: list[Job], victim_works: bool)
         next(outcomes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim_works", [True, False], ids=["at work", "idle"])
 @pytest.mark.usefixtures("no_worker_is_left")
 def test_a_killed_process_is_one_line_and_its_run_can_be_continued(tmp_path, victim_works):
@@ -157,6 +161,7 @@ def test_a_killed_process_is_one_line_and_its_run_can_be_continued(tmp_path, vic
     assert read_lines_without_seconds(endless.folder) == read_lines_without_seconds(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_worker_is_left")
 def test_a_wrong_run_is_one_line_here(tmp_path):
     """A folder in which another process is at work, which only the process that runs it can see."""
@@ -167,6 +172,7 @@ def test_a_wrong_run_is_one_line_here(tmp_path):
     records.close()
 
 
+@pytest.mark.slow
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
     """Otherwise they go on for ever, and nobody can continue their runs."""
     script = f"""
@@ -196,3 +202,33 @@ if __name__ == "__main__":
     e = load_for_resume(tmp_path / "run", {"rounds": 3})
     list(run_and_record(e, tmp_path / "run", resume=True))
     assert read_summary(tmp_path / "run")["finished"]
+
+
+SHOW_BLOCKED = "import signal; print(*sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
+
+
+def test_ctrl_c_waits_until_processes_are_started():
+    """Also if another thread of this process gets the signal. A process that is started meanwhile has it blocked."""
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before, blocked = signal.set_wakeup_fd(writer.fileno()), ""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    try:
+        with pytest.raises(KeyboardInterrupt), _delay_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert reader.recv(1) == bytes([signal.SIGINT]), "it has come, to the other thread"
+            blocked = subprocess.run(
+                [sys.executable, "-c", SHOW_BLOCKED], capture_output=True, text=True, check=True
+            ).stdout
+    finally:
+        signal.set_wakeup_fd(before)
+        end.set()
+        other.join()
+        reader.close()
+        writer.close()
+    assert blocked.split() == [str(int(n)) for n in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
