@@ -39,15 +39,15 @@ class Sweep:
 
 
 SWEEPS = [
-    Sweep("batch", {}, [*BOTH, Arm("fedavg", "wait")], BATCH_RATES, (1, 2, 4, 7), (0, 1)),
-    Sweep("batch", {}, OTHERS, BATCH_RATES, (1, 4), (0,)),
-    Sweep("batch, scheme I", {"sampling": "with-replacement"}, BOTH, BATCH_RATES, (1, 7), (0, 1)),
+    Sweep("batch", {}, BOTH, BATCH_RATES, (1, 2, 7), (0, 1)),
+    Sweep("batch", {}, OTHERS, BATCH_RATES[:4], (1, 7), (0,)),
+    Sweep("batch, scheme I", {"sampling": "with-replacement"}, BOTH, BATCH_RATES[:4], (1, 7), (0, 1)),
     Sweep(
         "epoch",
         {"steps_per_epoch": 0, "rounds": 30},
         BOTH,
-        (0.0001, 0.0003, 0.001, 0.003),
-        (1, 4),
+        (0.0001, 0.001),
+        (1, 7),
         (0, 1),
     ),
 ]

@@ -14,7 +14,7 @@ from commands import start, wait_until, with_startup_code
 from fedlga.paper.items import ITEMS
 from fedlga.paper.runs import ItemRuns
 from fedlga.paper.settings import make_setting
-from run_folders import OLD_RUNS
+from run_folders import OLD_RUNS, read_everything
 
 
 @pytest.mark.slow
@@ -128,11 +128,13 @@ def test_another_experiment_in_the_folder_is_not_touched(fedlga, tmp_path):
     assert (folder / "experiment.toml").read_text() == text
 
 
-def test_runs_of_an_earlier_version_are_used(fedlga):
+def test_runs_with_the_default_of_an_earlier_version_are_refused_and_left_as_they_are(fedlga):
     shutil.copytree(OLD_RUNS / "paper-digits", "paper/runs/digits")
-    code, out, err = fedlga("paper", "tau-max", "--dataset", "digits", "--seeds", "0")
-    assert (code, err) == (0, "")
-    assert "0 runs to do, 4 done before" in out
+    before = read_everything(Path("paper"))
+    code, _, err = fedlga("paper", "tau-max", "--dataset", "digits", "--seeds", "0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds another experiment than this item's" in err
+    assert read_everything(Path("paper")) == before
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def new_measure() -> Iterator[Measure]:
 
 @pytest.mark.usefixtures("new_measure")
 def test_a_new_measure_is_one_entry(tmp_path):
-    plan = Plan(TINY, {}, ["fedavg"], [], [0, 1])
+    plan = Plan(TINY, {}, ["fedavg"], [], [0, 1, 2])
     data = load_data(TINY)
     start(plan, tmp_path / "c", data)
     list(run_plan(plan, tmp_path / "c", data))
@@ -58,7 +58,7 @@ def test_a_new_measure_is_one_entry(tmp_path):
     (row,) = csv.DictReader((tmp_path / "c" / "comparison.csv").read_text().splitlines())
     assert (row["devices_selected"], row["devices_selected_sd"]) == ("10.0", "0.0")
     runs = list(csv.DictReader((tmp_path / "c" / "runs.csv").read_text().splitlines()))
-    assert [run["devices_selected"] for run in runs] == ["10.0", "10.0"]
+    assert [run["devices_selected"] for run in runs] == ["10.0", "10.0", "10.0"]
     page = make_page(collect_runs([tmp_path / "c"]))
     assert "<th scope=col>devices selected</th>" in page
     assert "<td>10 ± 0</td>" in page

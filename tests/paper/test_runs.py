@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -44,8 +45,13 @@ def test_a_run_is_done_when_its_summary_says_so(tmp_path):
 
 
 def test_runs_of_an_earlier_version_are_not_done_again(tmp_path):
+    """They can be read. Their scale of completing is no longer the default, so an item is not continued with them."""
     shutil.copytree(OLD_RUNS / "paper-digits", tmp_path / "runs" / "digits")
-    runs = ItemRuns(ITEMS["tau-max"], make_setting("digits"), [0], tmp_path)
+    setting = make_setting("digits")
+    with pytest.raises(BadInput, match="holds another experiment"):
+        check_same_experiments(ItemRuns(ITEMS["tau-max"], setting, [0], tmp_path).all())
+    then = replace(setting, base=setting.base.changed({"method": "fedlga", "complete.scale": "trusted"}))
+    runs = ItemRuns(ITEMS["tau-max"], then, [0], tmp_path)
     check_same_experiments(runs.all())
     assert find_missing([runs]) == []
     assert [row["point"] for row in runs.rows] == ["tau-max-0.2", "tau-max-0.4", "tau-max-0.6", "base"]
