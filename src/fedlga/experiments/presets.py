@@ -30,9 +30,9 @@ PRESETS["fleet"] = {
     "fleet": "speeds",
     "slow_classes": (0, 1, 2, 3),
     "deadline": 5.0,
-    "lr": 0.003,
+    "lr": 0.1,
     "rounds": 150,
-    "target": 0.7,
+    "target": 0.75,
     "evaluate_every": 3,
 }
 PRESET_MEANINGS = {
