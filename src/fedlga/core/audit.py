@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from fedlga.core.types import Vector
 
 
-def measure_round(received: Sequence[Contribution], used: Sequence[Contribution]) -> dict[str, Any]:
+def measure_round(
+    received: Sequence[Contribution], used: Sequence[Contribution], gaps: Gaps | None = None
+) -> dict[str, Any]:
     """Return one round's errors: sums over its stragglers, so that rounds can be added up, and the true scales.
 
+    `gaps` are those of `measure_gaps`, if the caller has them.
     `completed`, `sent`, `best`: sums of |truth - completed|, |truth - sent| and |truth - the best multiple of sent|.
     `mean_completed`, `mean_sent`: the same distances for the round's averaged update.
     """
@@ -39,7 +42,8 @@ def measure_round(received: Sequence[Contribution], used: Sequence[Contribution]
         sums["best"] += _distance(truth, u.delta * scale)
         sums["completed"] += _distance(truth, u.delta * scales.get(u.device, math.nan))
     means = {"mean_completed": 0.0, "mean_sent": 0.0}
-    if (gaps := measure_gaps(received, used)) is not None:
+    gaps = gaps or measure_gaps(received, used)
+    if gaps is not None:
         means = {"mean_completed": measure_length(gaps.completed), "mean_sent": measure_length(gaps.sent)}
     error = sums["completed"] / sums["sent"] if sums["sent"] > 0 else None
     return {"error": error, **sums, **means, "true_scales": true_scales}

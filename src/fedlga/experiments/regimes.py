@@ -70,10 +70,11 @@ class ScaleComparison(Policy):
             decision = replace(self.policy, scale=scale).decide(own, updates, digests)
             self.states[scale] = replace(own, memory={**own.memory, **decision.memory})
             used = [replace(c, scale=decision.treatments[c.update.device].scale) for c in received]
-            errors, total = measure_round(received, used), self.sums.setdefault(scale, {})
+            gaps = measure_gaps(received, used)
+            errors, total = measure_round(received, used, gaps), self.sums.setdefault(scale, {})
             for name in ("completed", "sent", "best", "mean_completed", "mean_sent", "stragglers"):
                 total[name] = total.get(name, 0.0) + errors[name]
-            if (gaps := measure_gaps(received, used)) is not None:
+            if gaps is not None:
                 before = self.gaps.get(scale)
                 self.gaps[scale] = gaps if before is None else before.add(gaps)
         return self.policy.decide(state, updates, digests)
