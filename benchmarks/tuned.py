@@ -35,7 +35,6 @@ RIVALS = ["fedavg keep", "fednova keep", "fedavg keep server_optimizer=adam"]
 MORE_RIVALS = ["fedprox keep", "fedavg keep server_optimizer=momentum", "fedavg drop"]
 ADAM = ["adam.eta_g=0.003,0.01"]
 MORE_GRIDS = ["fedprox.mu=0.1,1", "momentum.eta_g=0.1,1"]
-TRUSTED = ["fedavg complete scale=trusted"]  # the default before: the smallest error of single updates
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def method_arms(method: str) -> list[str]:
     ]
 
 
-FULL = {"arms": [*SCALES, *TRUSTED, *RIVALS, *MORE_RIVALS], "grids": [*ADAM, *MORE_GRIDS]}
+FULL = {"arms": [*SCALES, *RIVALS, *MORE_RIVALS], "grids": [*ADAM, *MORE_GRIDS]}
 WITH_ADAM = "server_optimizer=adam adam.eta_g=0.01"
 REGIMES = {
     "fleet": Regime(

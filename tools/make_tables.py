@@ -347,15 +347,15 @@ def tuned_scales() -> list[Row]:
 @table
 def sensitivity() -> list[Row]:
     """Accuracy, and on the slow devices' data, if the rate is not tuned: results/sensitivity/runs.csv."""
-    arms = read_arms("sensitivity")
-    rows: list[Row] = []
-    for lr in distinct(arm.settings for arm in arms):
-        row = {"eta_l": lr.removeprefix("lr=")}
-        for arm in (a for a in arms if a.settings == lr):
-            cells = [show_measure(arm.runs, m) for m in (ACCURACY, SLOW)]
-            row[f"{METHOD_NAMES[arm.method]}, `{arm.policy}`"] = " / ".join(cells)
-        rows.append(row)
-    return rows
+    rows: dict[str, Row] = {}
+    for arm in read_arms("sensitivity"):
+        settings = dict(word.split("=") for word in arm.settings.split())
+        optimizer = settings.get("server_optimizer")
+        name = METHOD_NAMES[arm.method] if optimizer is None else OPTIMIZERS[optimizer]
+        cells = [show_measure(arm.runs, m) for m in (ACCURACY, SLOW)]
+        row = rows.setdefault(settings["lr"], {"eta_l": settings["lr"]})
+        row[f"{name}, `{arm.policy}`"] = " / ".join(cells)
+    return list(rows.values())
 
 
 # Rates in the paper's setting: results/rates/rates.csv, made by benchmarks/rates.py
@@ -397,6 +397,36 @@ def rates_of_others() -> list[Row]:
             row[METHOD_NAMES[method]] = show_rounds(found)
         rows.append(row)
     return rows
+
+
+# The printed formula in training: results/printed/printed.csv, made by benchmarks/printed.py
+
+
+@table
+def printed(lr: str) -> list[Row]:
+    """Every reading of Eq. 5 and 6 at one rate: its error, and what training with it reached."""
+    records = [r for r in read_csv("printed/printed.csv") if r["lr"] == lr]
+    kept = {r["seed"]: number(r, "accuracy") for r in records if r["reading"] == "keep"}
+    rows: list[Row] = []
+    for reading in distinct(r["reading"] for r in records):
+        here = [r for r in records if r["reading"] == reading]
+        trained = [r for r in here if r["rounds"]]
+        errors = [e for r in here if (e := number(r, "error_kept")) is not None]
+        row = {"reading": reading, "approximation": here[0]["definition"]}
+        row["needs"] = {"": "", "device": "the device", "truth": "the truth"}[here[0]["needs"]]
+        row["Eq. 3 error"] = f"{sum(errors) / len(errors):.2f}" if errors else ""
+        row |= {"rounds to 65 %": "", "accuracy at the end": "", "more than `keep`": ""}
+        lost = sorted(int(r["not_finite"]) for r in trained if r["not_finite"])
+        if trained:
+            row["rounds to 65 %"] = show([number(r, "rounds_to_target") for r in trained], ".0f")
+        if lost:
+            row["accuracy at the end"] = f"not finite on {len(lost)} of {len(trained)}, from round {lost[0]}"
+        elif trained:
+            row["accuracy at the end"] = show([number(r, "accuracy") for r in trained], ".1%")
+            gaps = [known(r, "accuracy") - k for r in trained if (k := kept.get(r["seed"])) is not None]
+            row["more than `keep`"] = "" if reading == "keep" else show(gaps, "+.1%")
+        rows.append(row)
+    return [row for row in rows if row["rounds to 65 %"]]
 
 
 # Approximation errors
