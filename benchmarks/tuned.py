@@ -103,6 +103,7 @@ REGIMES = {
         ],
         grids=[],
         wait_every=2,
+        held_out="0-4",
     ),
     "random": Regime(
         "other devices are slow in every round: half of them, 1 to 5 of 5 batches",
