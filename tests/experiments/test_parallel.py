@@ -214,7 +214,8 @@ def test_ctrl_c_waits_until_processes_are_started():
     other.start()
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    before, blocked = signal.set_wakeup_fd(writer.fileno()), ""
+    descriptor, blocked = signal.set_wakeup_fd(writer.fileno()), ""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     try:
         with pytest.raises(KeyboardInterrupt), _delay_signals():
@@ -223,12 +224,13 @@ def test_ctrl_c_waits_until_processes_are_started():
             blocked = subprocess.run(
                 [sys.executable, "-c", SHOW_BLOCKED], capture_output=True, text=True, check=True
             ).stdout
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
     finally:
-        signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(descriptor)
+        signal.signal(signal.SIGINT, handler)
         end.set()
         other.join()
         reader.close()
         writer.close()
     assert blocked.split() == [str(int(n)) for n in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
