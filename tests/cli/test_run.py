@@ -335,7 +335,7 @@ def test_a_run_of_an_earlier_version_is_continued(fedlga):
     shutil.copytree(OLD_RUNS / "half-scaffold", "r")
     code, out, err = fedlga("run", "--resume", "r")
     assert (code, err) == (0, "")
-    assert "scaffold (complete), digits, seed 0: 3 of 5 devices a round, 70% slow" in out
+    assert "scaffold (keep), digits, seed 0: 3 of 5 devices a round, 70% slow" in out
     summary = json.loads(Path("r/summary.json").read_text())
     assert (summary["rounds"], summary["finished"]) == (8, True)
     assert fedlga("report", "r")[0] == 0
