@@ -75,12 +75,12 @@ from fedlga.core.types import Assignment, Local, Record, ServerState, Update
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import load_data, simulate
-from fedlga.learning.models import FlatModel
+from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.training import Devices
 
 if TYPE_CHECKING:
     from fedlga.core.types import Memory, Vector
-    from fedlga.learning.datasets.base import Data
+    from fedlga.learning.reading import TaskData
 
 PRESET_RATE = 0.00075
 CONTROL_RATE = 0.0225  # 30 times the preset's
@@ -416,13 +416,13 @@ class ApproximatingBackend(Backend):
         rng = np.random.default_rng((a.seed, SAMPLE_STREAM, a.round, a.device))
         part = self._devices.parts[a.device]
         rows = torch.from_numpy(rng.choice(part, size=min(SAMPLE, len(part)), replace=False))
-        return DeviceLoss(self._devices.model, self._devices.images[rows], self._devices.labels[rows])
+        return DeviceLoss(self._devices.model, *self._devices.examples.batch(rows))
 
     def _delta_before(self, a: Assignment, u: Update) -> Callable[[], Vector]:
         return lambda: self._devices.train(replace(a, steps=u.steps - 1), Local()).delta
 
-    def score(self, w: Vector) -> Scores:  # noqa: D102
-        return self._inner.score(w)
+    def score(self, w: Vector, buffers: Vector | None) -> Scores:  # noqa: D102
+        return self._inner.score(w, buffers)
 
     def memories(self) -> Iterable[tuple[int, Memory]]:  # noqa: D102
         return self._inner.memories()
@@ -446,7 +446,7 @@ class Outcome:
     errors: Mapping[str, ErrorSum]
 
 
-def train(e: Experiment, reading: str, measured: Sequence[str] = (), data: Data | None = None) -> Outcome:
+def train(e: Experiment, reading: str, measured: Sequence[str] = (), data: TaskData | None = None) -> Outcome:
     """Train with a reading, and measure the errors of others on the same updates."""
     e = e.changed({"method": "fedavg", "stragglers": "keep", "backend": "serial", "audit": False})
     records: list[Record] = []

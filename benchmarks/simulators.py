@@ -225,7 +225,7 @@ def count_gigaflop(workload: str, tests: int | None = None) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from fedlga.learning.models import make_model
+    from fedlga.learning.named import make_model
 
     settings = WORKLOADS[workload]
     shape = (3, 32, 32) if settings["dataset"] == "cifar-10" else (1, 28, 28)

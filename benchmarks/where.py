@@ -51,9 +51,9 @@ class TimedBackend(Backend):
         yield from self._backend.run(assignments)
         self.train_seconds.append(time.perf_counter() - started)
 
-    def score(self, w: Vector) -> Scores:  # noqa: D102
+    def score(self, w: Vector, buffers: Vector | None) -> Scores:  # noqa: D102
         started = time.perf_counter()
-        scores = self._backend.score(w)
+        scores = self._backend.score(w, buffers)
         self.evaluate_seconds.append(time.perf_counter() - started)
         return scores
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from fedlga.core.files import write_atomically
-from fedlga.experiments.measures import BY_NAME
+from fedlga.experiments.measures import list_measures
 from fedlga.experiments.statistics import Estimate
 from fedlga.paper.printed import find_printed
 from fedlga.report.style import METHOD_NAMES
@@ -103,7 +103,8 @@ def show(values: Sequence[float | None], form: str) -> str:
 
 def show_measure(runs: Iterable[Record], measure: str) -> str:
     """Return a measure of fedlga's summaries over these runs."""
-    return show([number(run, measure) for run in runs], BY_NAME[measure].format)
+    form = next(m.format for m in list_measures("accuracy") if m.name == measure)
+    return show([number(run, measure) for run in runs], form)
 
 
 def digits(value: float, figures: int = 2) -> str:

@@ -16,7 +16,9 @@ import torch
 from fedlga.core.round import run_rounds
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.simulation import simulate
-from fedlga.learning.datasets.base import Data
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.named import named_task
+from fedlga.learning.reading import TaskData
 
 
 def make_experiment(job: Job) -> Experiment:
@@ -40,8 +42,11 @@ def make_experiment(job: Job) -> Experiment:
 
 def main(job: Job, out: str) -> None:
     """Run the rounds and write their seconds."""
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    data = Data(*(torch.from_numpy(job.arrays[name]) for name in names), classes=CLASSES)
+    train, test = (
+        TensorExamples(*(torch.from_numpy(job.arrays[f"{part}_{what}"]) for what in ("images", "labels")))
+        for part in ("train", "test")
+    )
+    data = TaskData(named_task(job.model, tuple(train.inputs.shape[1:]), CLASSES), train, test)
     with simulate(make_experiment(job), data=data) as simulation:
         rounds = run_rounds(simulation.federation, simulation.start, job.rounds)
         for (_, record), cohort in zip(rounds, job.cohorts, strict=True):

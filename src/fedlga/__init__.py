@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from fedlga.experiments.run import run
     from fedlga.experiments.simulation import rounds
     from fedlga.learning.datasets.base import Dataset
+    from fedlga.learning.metrics import Metric
     from fedlga.learning.partitions.base import Partition
+    from fedlga.learning.task import Task, load_task
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,18 +49,21 @@ __all__ = [
     "Fleet",
     "Local",
     "Method",
+    "Metric",
     "Partition",
     "Policy",
     "Record",
     "Run",
     "ServerOptimizer",
     "ServerState",
+    "Task",
     "Treatment",
     "Update",
     "WeightedSum",
     "WeightedVector",
     "Workload",
     "frame",
+    "load_task",
     "preset",
     "read",
     "recall",
@@ -84,6 +89,8 @@ _LAZY_IMPORTS = {
     "core.optimizers.base": ("ServerOptimizer",),
     "learning.partitions.base": ("Partition",),
     "learning.datasets.base": ("Dataset",),
+    "learning.metrics": ("Metric",),
+    "learning.task": ("Task", "load_task"),
 }
 _RENAMED = {"frame": "experiments.records:make_frame", "read": "experiments.records:read_run"}
 _PATHS = {name: f"{module}:{name}" for module, names in _LAZY_IMPORTS.items() for name in names} | _RENAMED

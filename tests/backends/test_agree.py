@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from data_for_tests import tiny_cifar
+from data_for_tests import as_task_data, tiny_cifar
 from fedlga.backends.pool.workers import Workers
 from fedlga.core.registry import find, names_of
 from fedlga.core.round import run_rounds
@@ -109,13 +109,29 @@ def test_backends_agree_on_every_kind_of_layer(model, workers):
     serial, _, _ = outcome(experiment)
     pooled, _, _ = outcome(experiment.changed({"backend": "pool"}), workers)
     assert torch.equal(serial.w, pooled.w)
+    assert serial.buffers is None
+    assert pooled.buffers is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedlga"])
+def test_backends_agree_on_the_buffers_of_batch_norm(method, workers):
+    model = "models_for_tests:with_batch_norm"
+    experiment = preset("digits").changed({"model": model, "rounds": 2, "method": method})
+    serial, memories, records = outcome(experiment)
+    pooled, pool_memories, pool_records = outcome(experiment.changed({"backend": "pool"}), workers)
+    assert torch.equal(serial.w, pooled.w)
+    assert len(serial.buffers) == 2 * 16
+    assert torch.equal(serial.buffers, pooled.buffers)
+    assert not torch.equal(serial.buffers, torch.tensor([0.0] * 16 + [1.0] * 16)), "not as the model started"
+    assert records == pool_records
+    assert memories.keys() == pool_memories.keys()
 
 
 def test_augmented_colour_images_agree(workers):
     experiment = preset("cifar10").changed(
         {"devices": 4, "cohort": 3, "rounds": 2, "epochs": 2, "classes_per_device": 5, "steps_per_epoch": 2}
     )
-    data = tiny_cifar()
+    data = as_task_data(tiny_cifar(), experiment.model)
     results = []
     for backend in ("serial", "pool"):
         with simulate(experiment.changed({"backend": backend}), data=data, workers=workers) as simulation:

@@ -103,7 +103,11 @@ def test_a_wrong_call_costs_one_line_and_leaves_nothing(fedlga, tmp_path, case):
     ("words", "message"),
     [
         (["--set", "fleet=trace", "--set", "trace=t.csv"], "there is no device 99; it takes 0 to 19"),
-        (["--set", "model=models_for_tests:with_batch_norm"], "buffers that training changes"),
+        (["--set", "model=models_for_tests:too_few_scores"], "scores 9 classes, and the dataset has 10"),
+        (
+            ["--set", "model=models_for_tests:with_batch_norm", "--set", "batch_size=1"],
+            "BatchNorm needs two in a batch",
+        ),
         (["--set", "devices=4", "--set", "cohort=3"], "hold 8 of 10 classes"),
         (["--set", "devices=2000", "--set", "partition=iid"], "devices: got 2000; the dataset has 1438 examples"),
     ],

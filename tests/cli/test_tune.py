@@ -191,7 +191,7 @@ def test_resume_takes_no_other_options(fedlga, tmp_path):
         (["--grid", "mu=1,2"], "--grid: no arm has a setting 'mu'"),
         (["--grid", "seed=1,2"], "--grid: seed is what tune varies itself; see fedlga tune --help"),
         ([], "--grid: got none; it takes a setting with its values, such as lr=0.01,0.03,0.1"),
-        (["--grid", "lr=1,2", "--by", "beauty"], "--by: there is no 'beauty'; there is: accuracy, slow, time"),
+        (["--grid", "lr=1,2", "--by", "beauty"], "--by: there is no 'beauty'; there is: accuracy, metric, slow, time"),
         (["--grid", "lr=1,2", "--by", "slow"], "--by: got 'slow', and no device of this fleet is always slow"),
         (["--grid", "lr=1,2", "--widen", "-1"], "--widen: got -1; it takes a whole number of at least 0"),
         (["--grid", "lr=1,2", "--workers", "-1"], "workers: got -1; it takes a whole number of at least 0"),

@@ -1,9 +1,11 @@
-"""The data of a round: copies without vectors, and records of this version and the one before."""
+"""The data of a round: copies without vectors, and records of this version and those before."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +16,9 @@ from federations import update
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Contribution, Record
 
-VALUES: dict[str, Any] = {
+METRICS: dict[str, float | None] = {"accuracy": 0.5, "loss": 1.0, "accuracy_slow": None, "accuracy_worst": 0.25}
+FIELDS: dict[str, Any] = {
     "round": 1,
-    "accuracy": 0.5,
-    "loss": 1.0,
-    "accuracy_slow": None,
-    "accuracy_worst": 0.25,
     "train_loss": 2.0,
     "seconds": 0.1,
     "simulated_seconds": 5.0,
@@ -32,15 +31,19 @@ VALUES: dict[str, Any] = {
     "used": [3, 7],
     "scales": {3: 1.5},
 }
+BEFORE_3 = {**FIELDS, **METRICS}  # a line of version 1 or 2, which knew these metrics and no others
+LINE = {**BEFORE_3, "version": 3, "metrics": list(METRICS)}
 DIVERGED_IN_VERSION_1 = "the weights are no longer finite numbers: the run stops here"
 
 
 def test_an_update_without_vectors_holds_no_memory():
-    full = replace(update(0, [1.0, 2.0]), uploads={"control": torch.ones(2)}, truth=torch.ones(2))
+    vectors = {"uploads": {"control": torch.ones(2)}, "truth": torch.ones(2), "buffers": torch.ones(3)}
+    full = replace(update(0, [1.0, 2.0]), **vectors)
     light = full.without_vectors()
     assert light.delta.untyped_storage().nbytes() == 0
     assert not light.uploads
     assert light.truth is None
+    assert light.buffers is None
     assert light.numbers() == full.numbers()
     assert len(full.delta) == 2
     assert set(full.uploads) == {"control"}
@@ -62,7 +65,8 @@ def test_a_completed_contribution_counts_for_all_steps():
 
 def test_a_record_is_the_same_after_json():
     record = Record(
-        **VALUES,
+        **FIELDS,
+        metrics=METRICS,
         clipped={3: "longer than 6"},
         bounded={7: 0.5},
         refused={9: "no update"},
@@ -71,12 +75,35 @@ def test_a_record_is_the_same_after_json():
         note="a note",
     )
     values = json.loads(json.dumps(record.as_dict()))
-    assert values["version"] == 2
+    assert values["version"] == 3
     assert Record.from_dict(values) == record
 
 
+def test_metrics_of_any_name_stand_among_the_fields_of_a_line():
+    record = Record(**FIELDS, metrics={"rmse": 0.5, "loss": 0.25, "rmse_slow": None})
+    values = json.loads(json.dumps(record.as_dict()))
+    assert values["metrics"] == ["rmse", "loss", "rmse_slow"]
+    assert (values["rmse"], values["loss"], values["rmse_slow"]) == (0.5, 0.25, None)
+    assert Record.from_dict(values) == record
+
+
+def test_a_metric_is_read_like_a_field():
+    record = Record(**FIELDS, metrics=METRICS)
+    assert (record.accuracy, record.loss, record.accuracy_slow) == (0.5, 1.0, None)
+    with pytest.raises(AttributeError, match="a record has no 'rmse'; its metrics are accuracy, loss"):
+        record.rmse  # noqa: B018
+    assert pickle.loads(pickle.dumps(record)) == copy.deepcopy(record) == record
+
+
+@pytest.mark.parametrize("metrics", [["accuracy", "rmse"], None, "accuracy", {"accuracy": 0.5}])
+def test_a_list_of_metrics_that_are_not_there_is_refused(metrics):
+    with pytest.raises(BadInput, match="record: the field 'metrics' does not list metrics that are there"):
+        Record.from_dict({**LINE, "metrics": metrics})
+
+
 def test_json_has_no_not_a_number():
-    plain = Record(**{**VALUES, "loss": math.nan, "train_loss": math.inf, "scales": {3: math.nan}}).as_dict()
+    fields = {**FIELDS, "train_loss": math.inf, "scales": {3: math.nan}}
+    plain = Record(**fields, metrics={**METRICS, "loss": math.nan}).as_dict()
     assert plain["loss"] is None
     assert plain["train_loss"] is None
     assert plain["scales"] == {3: None}
@@ -88,34 +115,40 @@ def test_json_has_no_not_a_number():
 )
 def test_a_record_of_version_1_is_read(note, diverged):
     """It has no version, no `diverged` and no `bounded`: that a run diverged was only in the note."""
-    values = json.loads(json.dumps({**VALUES, "note": note}))
+    values = json.loads(json.dumps({**BEFORE_3, "note": note}))
     record = Record.from_dict(values)
-    assert record == Record(**VALUES, note=note, diverged=diverged)
+    assert record == Record(**FIELDS, metrics=METRICS, note=note, diverged=diverged)
     assert record.bounded == {}
 
 
-def test_in_version_2_the_note_decides_nothing():
-    values = {**VALUES, "version": 2, "note": DIVERGED_IN_VERSION_1}
+@pytest.mark.parametrize("line", [{**BEFORE_3, "version": 2}, LINE], ids=["2", "3"])
+def test_from_version_2_on_the_note_decides_nothing(line):
+    values = {**line, "note": DIVERGED_IN_VERSION_1}
     assert not Record.from_dict(values).diverged
     assert Record.from_dict({**values, "note": None, "diverged": True}).diverged
 
 
-@pytest.mark.parametrize("version", [{}, {"version": 1}, {"version": 2}])
-def test_an_unknown_field_is_refused(version):
+def test_a_record_of_version_2_is_read():
+    record = Record.from_dict(json.loads(json.dumps({**BEFORE_3, "version": 2, "bounded": {7: 0.5}})))
+    assert record == Record(**FIELDS, metrics=METRICS, bounded={7: 0.5})
+
+
+@pytest.mark.parametrize("line", [BEFORE_3, {**BEFORE_3, "version": 1}, {**BEFORE_3, "version": 2}, LINE])
+def test_an_unknown_field_is_refused(line):
     with pytest.raises(BadInput, match="record: unknown field 'acuracy'") as caught:
-        Record.from_dict({**VALUES, **version, "acuracy": 0.5})
+        Record.from_dict({**line, "acuracy": 0.5})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [3, 0, "2", None])
+@pytest.mark.parametrize("version", [4, 0, "2", None])
 def test_another_version_is_refused(version):
-    with pytest.raises(BadInput, match=r"record: got version .*; this fedlga reads 1 to 2") as caught:
-        Record.from_dict({**VALUES, "version": version})
+    with pytest.raises(BadInput, match=r"record: got version .*; this fedlga reads 1 to 3") as caught:
+        Record.from_dict({**LINE, "version": version})
     assert "\n" not in str(caught.value)
 
 
 def test_reading_does_not_change_what_was_read():
-    values = {**VALUES, "scales": {"3": 1.5}}
+    values = {**LINE, "scales": {"3": 1.5}}
     before = json.dumps(values)
     Record.from_dict(values)
     assert json.dumps(values) == before

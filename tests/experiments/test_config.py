@@ -37,7 +37,18 @@ FIELDS = st.fixed_dictionaries(
         "dropout": SHARE,
         "seed": st.integers(0, 2**63 - 1),
     },
-    optional={"deadline": st.floats(0.001, 1e9), "stop_at_target": st.booleans(), "target": st.floats(0, 1)},
+    optional={
+        "deadline": st.floats(0.001, 1e9),
+        "stop_at_target": st.booleans(),
+        "target": st.floats(0, 1),
+        "metric": st.sampled_from(["accuracy", "loss"]),
+        "better": st.sampled_from(["higher", "lower"]),
+        "lr_step": st.integers(1, 99),
+        "lr_warmup": st.integers(0, 9),
+        "weight_decay": st.floats(0, 1),
+        "label_smoothing": SHARE,
+        "batch_norm": st.just("average"),
+    },
 )
 # What can be chosen, with values for its settings.
 CHOICES: dict[str, dict[str, dict[str, Any]]] = {
@@ -145,10 +156,10 @@ def test_a_file_may_have_its_settings_anywhere(changes):
 
 
 def test_every_choice_is_tried_here():
-    """A new built-in belongs into CHOICES above. Real devices are tried with Flower."""
+    """A new built-in belongs into CHOICES above. Real devices are tried with Flower, own partitions with tasks."""
     for kind, seam in SEAMS.items():
         if seam.field in CHOICES:
-            built_in = set(names_of(kind)) - {"real", "fedlga"}
+            built_in = set(names_of(kind)) - {"real", "fedlga", "own"}
             assert built_in == CHOICES[seam.field].keys()
 
 
@@ -252,7 +263,8 @@ def test_listed_speeds_survive_toml():
 
 def test_a_resolved_experiment_says_everything():
     written = tomllib.loads(Experiment().resolved().to_toml())
-    assert {f.name for f in experiment_fields()} - written.keys() == {"time_limit"}, "unset: there is no limit"
+    unset = {"time_limit", "task"}  # there is no limit, and no task
+    assert {f.name for f in experiment_fields()} - written.keys() == unset
     assert written["options"] == {
         "complete": {"scale": "feedback", "fading": 0.95, "longest": 2.0},
         "mean": {"length_bound": 0.0},
@@ -261,6 +273,7 @@ def test_a_resolved_experiment_says_everything():
         "classes": {"classes_per_device": 2, "examples_per_device": 0},
     }
     assert (written["stragglers"], written["deadline"]) == ("complete", 5.0)
+    assert (written["metric"], written["better"], written["lr_schedule"]) == ("accuracy", "higher", "constant")
 
 
 def test_every_field_has_a_default_and_a_meaning():
@@ -345,7 +358,7 @@ def test_every_field_has_a_default_and_a_meaning():
             "is not a Fleet; it takes a class that extends fedlga.core.fleet.Fleet",
         ),
         ({"fleet": "real"}, "fleet: got 'real' with backend 'pool'; it takes backend 'flower'"),
-        ({"dataset": OWN}, "dataset: got 'own' with fleet 'paper'; only real devices have data of their own"),
+        ({"dataset": OWN}, "dataset: got 'own' with fleet 'paper'; only tasks and real devices have their own data"),
     ],
 )
 def test_wrong_fields_get_one_line(changes, message):

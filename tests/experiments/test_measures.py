@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
 import fedlga
 from fedlga.experiments.compare import Plan, run_plan, start
 from fedlga.experiments.measures import (
-    BY_NAME,
-    MEASURES,
     Measure,
     describe_machine,
     find_versions,
     is_finished,
+    list_measures,
     rounds_until_target,
     summarise_run,
 )
@@ -41,9 +41,10 @@ def new_measure() -> Iterator[Measure]:
         short="selected",
         in_report=True,
     )
-    MEASURES.append(measure)
+    measures = cast("list[Measure]", list_measures("accuracy"))
+    measures.append(measure)
     yield measure
-    MEASURES.remove(measure)
+    measures.remove(measure)
 
 
 @pytest.mark.usefixtures("new_measure")
@@ -75,14 +76,36 @@ def test_a_new_measure_is_known_of_runs_that_are_done():
 def test_without_in_report_it_is_not_on_the_page(tmp_path):
     fedlga.run(TINY, tmp_path / "run")
     page = make_page(collect_runs([tmp_path / "run"]))
-    for measure in MEASURES:
+    for measure in list_measures("accuracy"):
         shown = f"<th scope=col>{measure.title}</th>" in page
         value = read_run(tmp_path / "run").summary.get(measure.name)
         assert shown == (measure.in_report and value is not None), measure.name
 
 
-def test_names_and_titles_are_unique():
-    assert len(BY_NAME) == len(MEASURES) == len({m.title for m in MEASURES})
+@pytest.mark.parametrize("metric", ["accuracy", "rmse", "loss"])
+def test_names_and_titles_are_unique(metric):
+    measures = list_measures(metric)
+    assert len({m.name for m in measures}) == len(measures) == len({m.title for m in measures})
+
+
+def test_where_lower_is_better_by_hand():
+    """Losses of 2, 0.5 and 1 in rounds of one second: 0.5 is reached in the second round, and is the best."""
+    records = [make_record(round=r, loss=loss) for r, loss in ((1, 2.0), (2, 0.5), (3, 1.0))]
+    e = TINY.changed({"rounds": 3, "metric": "loss", "target": 0.5}).resolved()
+    assert (e.metric, e.better) == ("loss", "lower")
+    summary = summarise_run(e, records)
+    expected = {
+        "metric": "loss",
+        "better": "lower",
+        "rounds_to_target": 2,
+        "simulated_seconds_to_target": 2.0,
+        "best_loss": 0.5,
+        "final_loss": 1.0,
+        "last_loss": pytest.approx(3.5 / 3),
+        "last_loss_slow": None,
+    }
+    assert {name: summary[name] for name in expected} == expected
+    assert not any("accuracy" in name for name in summary)
 
 
 def test_the_measures_by_hand():

@@ -6,25 +6,27 @@ import pytest
 import torch
 
 import fedlga
-from data_for_tests import tiny_cifar
 from fedlga.core.fleet import Workload
 from fedlga.core.settings import BadInput
-from fedlga.core.types import Evaluation
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import PRESET_MEANINGS, PRESETS, preset
-from fedlga.experiments.simulation import load_data, make_fleet, simulate
+from fedlga.experiments.simulation import make_fleet, simulate
 from fedlga.fleets.speeds import SpeedFleet
-from fedlga.learning.datasets.base import Data
 from fedlga.learning.evaluation import Evaluator, TestSet
-from fedlga.learning.models import FlatModel
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.flat_model import FlatModel
+from fedlga.learning.metrics import BUILT_IN
 from fedlga.learning.partitions.base import count_classes
+from fedlga.learning.problem import Problem
 
 ON_DIGITS = {"dataset": "digits", "devices": 20, "cohort": 5, "lr": 0.1, "backend": "serial", "rounds": 6}
 
 
 def test_the_presets():
     assert (
-        PRESETS.keys() == PRESET_MEANINGS.keys() == {"paper", "paper-epochs", "fleet", "cifar10", "cifar100", "digits"}
+        PRESETS.keys()
+        == PRESET_MEANINGS.keys()
+        == {"paper", "paper-epochs", "fleet", "cifar10", "cifar100", "digits", "shakespeare"}
     )
     paper = preset("paper")
     assert paper == Experiment()
@@ -58,7 +60,7 @@ def test_the_preset_makes_them_slow_every_round():
     experiment = preset("fleet").changed(ON_DIGITS)
     with simulate(experiment) as simulation:
         assert simulation.devices is not None
-        labels = simulation.devices.labels.numpy()
+        labels = simulation.devices.examples.targets().numpy()
         table = count_classes(simulation.devices.parts, labels, 10)
         slow = {d for d in range(20) if table[d, :4].sum() > 0}
         assert 0 < len(slow) < 20
@@ -74,10 +76,9 @@ def test_the_preset_makes_them_slow_every_round():
 
 def test_the_evaluation_by_hand():
     """Two devices: one holds class 0 alone (and is slow), the other classes 1 and 2 in equal parts."""
-    small = tiny_cifar(train=4, test=8, classes=3)
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
     outputs = torch.eye(3)[torch.tensor([0, 1, 1, 1, 1, 1, 2, 0])]  # class 0: 1 of 4 right, 1: all, 2: half
-    data = Data(small.train_images, torch.tensor([0, 0, 1, 2]), small.test_images, labels, 3)
+    examples = TensorExamples(torch.zeros(8, 3, 32, 32), labels)
 
     class Fixed(torch.nn.Module):
         def __init__(self) -> None:
@@ -88,13 +89,13 @@ def test_the_evaluation_by_hand():
             return outputs + self.w
 
     held = torch.tensor([[2, 0, 0], [0, 1, 1]])
-    scores = TestSet(FlatModel(Fixed()), data.test_images, data.test_labels).score(torch.zeros(1))
-    evaluation = Evaluator(data.test_labels, held, slow=[0]).evaluate(scores)
-    assert isinstance(evaluation, Evaluation)
-    assert evaluation.accuracy == 4 / 8
-    assert evaluation.accuracy_slow == pytest.approx(0.25)
-    assert evaluation.accuracy_worst == pytest.approx(0.25)  # the other device finds (1 + 1/2) / 2 = 0.75
-    assert Evaluator(data.test_labels, held, slow=[]).evaluate(scores).accuracy_slow is None
+    model, metrics = FlatModel(Fixed()), [BUILT_IN["accuracy"]]
+    scores = TestSet(Problem(model, model.criterion, metrics, 3, (3,)), examples).score(torch.zeros(1))
+    found = Evaluator(metrics, examples, [0], held=held).evaluate(scores)
+    assert found["accuracy"] == 4 / 8
+    assert found["accuracy_slow"] == pytest.approx(0.25)
+    assert found["accuracy_worst"] == pytest.approx(0.25)  # the other device finds (1 + 1/2) / 2 = 0.75
+    assert Evaluator(metrics, examples, [], held=held).evaluate(scores)["accuracy_slow"] is None
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,6 @@ def test_who_is_slow_follows_from_the_partition():
     # Dealt iid, every device holds some of the slow classes, so every device is slow.
     experiment = preset("fleet").changed({**ON_DIGITS, "partition": "iid"})
     with simulate(experiment) as simulation:
-        assert simulation.devices is not None
-        fleet = make_fleet(experiment, load_data(experiment), list(simulation.devices.parts))
+        assert simulation.split is not None
+        fleet = make_fleet(experiment, simulation.split)
         assert len(fleet.always_slow()) == 20, "iid: everyone holds some of class 0"

@@ -19,9 +19,8 @@ from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
 from fedlga.experiments.run import check_free, load_for_resume, remove_weights, run_and_record
-from fedlga.experiments.simulation import load_data
+from fedlga.experiments.simulation import fit_experiment, load_data
 from fedlga.learning.evaluation import TestSet
-from fedlga.learning.models import make_model
 from run_folders import assert_same_state, read_everything, read_lines_without_seconds, read_weights
 
 SMALL = preset("digits").changed({"rounds": 6, "steps_per_epoch": 1, "lr": 0.1, "target": 0.3})
@@ -72,10 +71,10 @@ def test_a_run_folder_holds_what_people_script_against(tmp_path):
 
 def test_the_saved_model_is_the_joint_model(tmp_path):
     done = fedlga.run(SMALL, tmp_path / "run")
-    model = make_model("mlp", (1, 8, 8), 10, seed=99)
-    model.module.load_state_dict(read_weights(tmp_path / "run"))
     data = load_data(SMALL)
-    right = TestSet(model, data.test_images, data.test_labels).score(model.vector.clone()).right
+    _, problem = fit_experiment(SMALL.changed({"seed": 99}), data)
+    problem.model.module.load_state_dict(read_weights(tmp_path / "run"))
+    (right,) = TestSet(problem, data.test).score(problem.model.vector.clone()).values[:, :, 0]
     assert int(right.sum()) / len(right) == done.records[-1].accuracy
 
 

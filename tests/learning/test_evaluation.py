@@ -13,36 +13,48 @@ from data_for_tests import tiny_cifar
 from fedlga.core.backend import Scores
 from fedlga.core.process import one_thread
 from fedlga.learning import evaluation
-from fedlga.learning.evaluation import CONVOLUTION_BATCH, Evaluator, TestSet
-from fedlga.learning.models import FlatModel, make_model
+from fedlga.learning.evaluation import SMALL_BATCH, Evaluator, TestSet, join_scores
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.flat_model import FlatModel
+from fedlga.learning.metrics import BUILT_IN
+from fedlga.learning.named import named_task
+from fedlga.learning.problem import Problem, fit_task
 
+ACCURACY = BUILT_IN["accuracy"]
 # Class 0: 1 of 4 right, class 1: both, class 2: 1 of 2.
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
-SCORES = Scores(torch.tensor([True, False, False, False, True, True, True, False]), [2.0, 1.0, 1.0])
+EXAMPLES = TensorExamples(torch.zeros(8, 1), LABELS)
+RIGHT = torch.tensor([True, False, False, False, True, True, True, False])
+SCORES = Scores(torch.stack([RIGHT.float(), torch.ones(8)], 1)[None], [2.0, 1.0, 1.0])
 # Device 0 holds class 0 alone, device 1 classes 1 and 2 in equal parts, device 2 mostly class 0.
 HELD = torch.tensor([[2, 0, 0], [0, 1, 1], [3, 1, 0]])
 
 
+def evaluate(slow, held):
+    return Evaluator([ACCURACY], EXAMPLES, slow, held=held).evaluate(SCORES)
+
+
 def test_an_evaluation_by_hand():
-    found = Evaluator(LABELS, HELD, slow=[0, 2]).evaluate(SCORES)
-    assert found.accuracy == 4 / 8
-    assert found.loss == 4.0 / 8
+    found = evaluate([0, 2], HELD)
+    assert found.keys() == {"accuracy", "loss", "accuracy_slow", "accuracy_worst"}
+    assert found["accuracy"] == 4 / 8
+    assert found["loss"] == 4.0 / 8
     # Together the slow devices hold 5 of class 0 and 1 of class 1: 5/6 * 1/4 + 1/6 * 1
-    assert found.accuracy_slow == pytest.approx(5 / 24 + 1 / 6)
+    assert found["accuracy_slow"] == pytest.approx(5 / 24 + 1 / 6)
     # Device 0: 1/4. Device 1: (1 + 1/2) / 2. Device 2: 3/4 * 1/4 + 1/4 * 1.
-    assert found.accuracy_worst == pytest.approx(0.25)
+    assert found["accuracy_worst"] == pytest.approx(0.25)
 
 
 def test_without_slow_devices_or_known_devices_there_is_nothing_to_say_of_them():
-    assert Evaluator(LABELS, HELD, slow=[]).evaluate(SCORES).accuracy_slow is None
-    unknown = Evaluator(LABELS, None, slow=[]).evaluate(SCORES)
-    assert (unknown.accuracy, unknown.accuracy_slow, unknown.accuracy_worst) == (0.5, None, None)
+    assert evaluate([], HELD)["accuracy_slow"] is None
+    unknown = evaluate([], None)
+    assert (unknown["accuracy"], unknown["accuracy_slow"], unknown["accuracy_worst"]) == (0.5, None, None)
 
 
 def test_a_class_that_is_not_tested_counts_as_wrong():
     # Device 1 holds classes 1 and 3, and no test example is of class 3: (1 + 0) / 2
     held = torch.tensor([[0, 4, 0, 0], [0, 1, 0, 1]])
-    assert Evaluator(LABELS, held, slow=[]).evaluate(SCORES).accuracy_worst == pytest.approx(0.5)
+    assert evaluate([], held)["accuracy_worst"] == pytest.approx(0.5)
 
 
 class Fixed(nn.Module):
@@ -58,12 +70,14 @@ class Fixed(nn.Module):
 
 def test_scores_by_hand():
     labels = torch.tensor([0, 1, 1])
-    test_set = TestSet(FlatModel(Fixed()), torch.zeros(3, 1, 2, 2), labels)
+    model = FlatModel(Fixed())
+    problem = Problem(model, model.criterion, [ACCURACY], 2, (2,))
+    test_set = TestSet(problem, TensorExamples(torch.zeros(3, 1, 2, 2), labels))
     scores = test_set.score(torch.tensor([math.log(3.0)]))  # class 1 has a chance of 3/4
-    assert scores.right.tolist() == [False, True, True]
+    assert scores.values.tolist() == [[[0.0, 1.0], [1.0, 1.0], [1.0, 1.0]]]
     assert scores.losses == [pytest.approx(math.log(4) + 2 * math.log(4 / 3), rel=1e-5)]
     assert len(test_set) == 3
-    assert test_set.model.module.training, "it is ready for training again"
+    assert model.module.training, "it is ready for training again"
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
@@ -71,11 +85,17 @@ def test_pieces_give_the_bits_of_the_whole(name, monkeypatch):
     """The pool divides an evaluation between its workers, at the borders of batches."""
     monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 50)
     data = tiny_cifar(train=10, test=330)
-    test_set = TestSet(make_model(name, data.shape, 10, 0), data.test_images, data.test_labels)
-    assert test_set.batch == {"mlp": 50, "cnn": CONVOLUTION_BATCH}[name]
-    w = test_set.model.vector.clone()
+    examples = TensorExamples(data.test_images, data.test_labels)
+    problem = fit_task(named_task(name, data.shape, 10), examples, 0)
+    test_set = TestSet(problem, examples)
+    assert test_set.batch == {"mlp": 50, "cnn": SMALL_BATCH}[name]
+    w = problem.model.vector.clone()
     with one_thread():
         whole = test_set.score(w)
-        pieces = [test_set.score(w, start, end) for start, end in pairwise([0, 100, 200, 330])]
-    assert torch.equal(torch.cat([piece.right for piece in pieces]), whole.right)
+        pieces = [test_set.score(w, None, start, end) for start, end in pairwise([0, 100, 200, 330])]
+    assert whole.values.shape == (1, 330, 2)
+    assert torch.equal(torch.cat([piece.values for piece in pieces], 1), whole.values)
     assert [loss for piece in pieces for loss in piece.losses] == whole.losses
+    joined = join_scores(pieces)
+    assert torch.equal(joined.values, whole.values)
+    assert joined.losses == whole.losses

@@ -8,7 +8,18 @@ from torch import nn
 
 import models_for_tests
 from fedlga.core.settings import BadInput
-from fedlga.learning.models import FlatModel, cnn, make_model, make_own_model, mlp, resnet20
+from fedlga.learning.flat_model import FlatModel
+from fedlga.learning.models import cnn, mlp, resnet20
+from fedlga.learning.named import make_model
+from fedlga.learning.problem import Problem, fit_task
+from fedlga.learning.reading import read_data
+from fedlga.learning.task import Task
+
+
+def fit_own(make, images, labels) -> Problem:
+    """Return the fitted task of a user who brings a model and data."""
+    task = Task(make, (images, labels))
+    return fit_task(task, read_data(task, task.data).train, 0)
 
 
 def test_the_papers_mlp():
@@ -87,18 +98,35 @@ def test_frozen_layers_are_not_in_the_vector():
 
 
 def test_constant_buffers_work():
-    make_model("models_for_tests:with_constant_buffer", (1, 8, 8), 10, 0)
+    assert make_model("models_for_tests:with_constant_buffer", (1, 8, 8), 10, 0).read_buffers() is None
+
+
+def test_buffers_that_training_changes_are_a_vector_beside_the_weights():
+    """BatchNorm of 16 features: a running mean and a running variance. Its counter is not averaged."""
+    model = make_model("models_for_tests:with_batch_norm", (1, 8, 8), 10, 0)
+    assert len(model.vector) == 64 * 16 + 16 + 16 + 16 + 16 * 10 + 10
+    norm = model.module[2]
+    assert model.read_buffers().tolist() == [0.0] * 16 + [1.0] * 16
+    assert (norm.num_batches_tracked, norm.training) == (0, True), "to be tried out changes nothing"
+    # A batch whose features have mean 2 and variance 4/3 (unbiased, of four) moves both by a tenth: momentum 0.1.
+    hidden = torch.tensor([1.0, 1.0, 3.0, 3.0])[:, None].expand(4, 16)
+    norm(hidden)
+    expected = torch.tensor([0.2] * 16 + [0.9 + 0.1 * 4 / 3] * 16)
+    torch.testing.assert_close(model.read_buffers(), expected)
+    model.load(model.vector.clone(), torch.arange(32.0))
+    assert norm.running_mean.tolist() == list(range(16))
+    assert norm.running_var.tolist() == list(range(16, 32))
+    assert norm.num_batches_tracked == 0, "a counter begins again"
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("with_batch_norm", r"has buffers that training changes \(2.running_mean, 2.running_var, 2.num_batches"),
-        ("too_few_scores", r"gives \(2, 9\) for 2 images; it takes one score a class, \(2, 10\)"),
-        ("wrong_shape", r"does not take images of shape \(1, 8, 8\)"),
-        ("doubles", "has parameters of torch.float64; it takes torch.float32"),
+        ("too_few_scores", r"model: 'models_for_tests:too_few_scores' scores 9 classes, and the dataset has 10"),
+        ("wrong_shape", r"model\(\) does not take these inputs, float32 of 1 x 8 x 8 each \(RuntimeError: mat1"),
+        ("doubles", "has parameters of torch.float64; it takes torch.float32, torch.float16 or torch.bfloat16"),
         ("nothing_to_train", "has no trainable parameters"),
-        ("not_a_module", "gave a str; it takes a function that returns an nn.Module"),
+        ("not_a_module", "gave a str; it takes an nn.Module"),
         ("not_there", "cannot import 'models_for_tests:not_there'"),
     ],
 )
@@ -111,42 +139,50 @@ def test_a_bad_model_is_refused(name, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("with_batch_norm", r"model\(\) has buffers that training changes"),
-        ("wrong_shape", r"model\(\) does not take images of shape \(1, 8, 8\)"),
-        ("too_few_scores", r"model\(\) gives \(2, 9\) for 2 images; it takes one score a class, \(2, 10\)"),
+        ("wrong_shape", r"model\(\) does not take these inputs, float32 of 1 x 8 x 8 each"),
+        ("too_few_scores", r"data\(\) gave a label of 9, and model\(\) scores 9 classes; it takes labels from 0 to 8"),
         ("not_a_module", r"model\(\) gave a str"),
     ],
 )
 def test_a_bad_model_that_comes_with_data_is_refused(name, said):
     make = getattr(models_for_tests, name)
-    with pytest.raises(BadInput, match=said):
-        make_own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.tensor([0, 9, 2, 3, 4]), 0)
+    with pytest.raises(BadInput, match=said) as caught:
+        fit_own(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.tensor([0, 9, 2, 3, 4]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_with_batch_norm_that_comes_with_data_has_buffers():
+    make = models_for_tests.with_batch_norm
+    fitted = fit_own(lambda: make((1, 8, 8), 10), torch.zeros(5, 1, 8, 8), torch.arange(5))
+    assert len(fitted.model.read_buffers()) == 32, "found with images of zeros, too"
 
 
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (torch.tensor([0, 1]), "got 3 examples and 2 labels"),
-        (torch.tensor([]), "got 3 examples and 0 labels"),
-        (torch.tensor([0.0, 1.0, 1.0]), "got labels of torch.float32 in 1 dimensions"),
-        (torch.tensor([0, 1, -1]), "it takes torch.int64 in one, counted from 0"),
+        (torch.tensor([0, 1]), "got x with float32 of 3 x 4 and y with int64 of 2; it takes as many examples in both"),
+        (torch.tensor([]), "got x with float32 of 3 x 4 and y with float32 of 0; it takes as many examples in both"),
+        (torch.tensor([0.0, 1.0, 1.0]), r"model\(\) gives float32 of 2 x 2 for targets float32 of 2; it takes as many"),
+        (torch.tensor([0, 1, -1]), r"data\(\) gave a label of -1, and model\(\) scores 2 classes"),
     ],
 )
 def test_bad_data_that_comes_with_a_model_is_refused(labels, said):
     with pytest.raises(BadInput, match=said):
-        make_own_model(lambda: nn.Linear(4, 2), torch.rand(3, 4), labels, 0)
+        fit_own(lambda: nn.Linear(4, 2), torch.rand(3, 4), labels)
 
 
 def test_a_model_that_comes_with_any_data():
     """No images, one example, labels of which this device has not all; and whole numbers for an embedding."""
-    assert len(make_own_model(lambda: nn.Linear(4, 5), torch.rand(1, 4), torch.tensor([1]), 0).vector) == 4 * 5 + 5
+    fitted = fit_own(lambda: nn.Linear(4, 5), torch.rand(1, 4), torch.tensor([1]))
+    assert len(fitted.model.vector) == 4 * 5 + 5
+    assert fitted.classes == 5
     words = nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 2))
-    make_own_model(lambda: words, torch.tensor([[0, 6], [1, 2]]), torch.tensor([0, 1]), 0)
+    assert fit_own(lambda: words, torch.tensor([[0, 6], [1, 2]]), torch.tensor([0, 1])).classes == 2
 
 
 def test_a_model_with_a_view_that_comes_with_data_trains_too():
     make = models_for_tests.with_a_view
-    model = make_own_model(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.arange(5), 0)
+    model = fit_own(lambda: make((1, 8, 8), 10), torch.rand(5, 1, 8, 8), torch.arange(5)).model
     model.module(torch.randn(3, 1, 8, 8)).sum().backward()
     assert model.gradient.abs().sum() > 0
 

@@ -10,9 +10,10 @@ from torch import nn
 from fedlga.core.process import one_thread
 from fedlga.core.types import Assignment, Local
 from fedlga.learning import torch_private
-from fedlga.learning.models import FlatModel, make_model
+from fedlga.learning.flat_model import FlatModel
+from fedlga.learning.named import make_model
 from fedlga.learning.torch_private import add_scaled, compute_gradients, copy_each, has_forward_hooks
-from fedlga.learning.training import run_sgd
+from fedlga.learning.training import TrainingOptions, run_sgd
 
 PRIVATE = ("_run_backward", "_foreach_add", "_foreach_copy")
 
@@ -26,7 +27,8 @@ def train(model: FlatModel, *, momentum: float, pull: float, clip: float) -> tup
     asked = Assignment(0, 0, w, 5, 5, lr=0.05, momentum=momentum, seed=0, broadcast={})
     constant = torch.linspace(-0.01, 0.01, len(w)) if pull else None
     with one_thread():  # as in a round: sums then have the same last bit every time
-        result = run_sgd(model, asked, Local(constant, pull), zip(images, labels, strict=True), clip=clip)
+        batches, options = zip(images, labels, strict=True), TrainingOptions(batch_size=6, clip=clip)
+        result = run_sgd(model, asked, Local(constant, pull), batches, options)
     return result.delta, result.steps, result.loss
 
 

@@ -13,7 +13,8 @@ import torch
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment, Local
 from fedlga.learning import training
-from fedlga.learning.models import make_model
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.named import make_model
 from fedlga.learning.training import Devices, TrainingOptions, add_local_terms, limit_time, steps_in_epoch
 from fedlga.methods.fedavg import FedAvg
 from fedlga.methods.scaffold import Scaffold
@@ -26,7 +27,7 @@ def make_devices(method=None, model="mlp", **options):
     labels = torch.arange(50) % 10
     parts = [np.arange(0, 23), np.arange(23, 50)]
     flat = make_model(model, (1, 8, 8), 10, 0)
-    return Devices(method or FedAvg(), flat, images, labels, parts, TrainingOptions(10, **options))
+    return Devices(method or FedAvg(), flat, TensorExamples(images, labels), parts, TrainingOptions(10, **options))
 
 
 def assignment(devices, steps=4, asked=6, **changes):
@@ -86,7 +87,8 @@ def test_without_a_step_a_device_sends_zeros_and_keeps_its_memory(fast):
     assert not update.delta.any()
     assert not update.uploads["control"].any()
     assert update.train_loss == 0.0
-    assert remembered is memory
+    assert remembered.keys() == {"control"}
+    assert remembered["control"] is memory["control"]
 
 
 def test_uploads_of_another_size_are_refused():

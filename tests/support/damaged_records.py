@@ -61,12 +61,17 @@ DAMAGES = {
         "line 2 cannot be read (record: unknown field 'colour'); the file is left as it is",
     ),
     "a later version": Damage(
-        change_fields(2, version=3),
-        "line 2 cannot be read (record: got version 3; this fedlga reads 1 to 2); the file is left as it is",
+        change_fields(2, version=4),
+        "line 2 cannot be read (record: got version 4; this fedlga reads 1 to 3); the file is left as it is",
     ),
     "a missing field": Damage(
         drop_field(2, "devices"),
         "line 2 cannot be read (record: no field 'devices'); the file is left as it is",
+    ),
+    "a missing metric": Damage(
+        drop_field(2, "accuracy"),
+        "line 2 cannot be read (record: the field 'metrics' does not list metrics that are there); "
+        "the file is left as it is",
     ),
     "another type": Damage(
         change_fields(2, accuracy="high"),

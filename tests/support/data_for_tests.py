@@ -9,6 +9,9 @@ import torch
 
 from fedlga.learning.datasets.base import Data
 from fedlga.learning.datasets.sources import Publisher
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.named import named_task
+from fedlga.learning.reading import TaskData
 
 _RNG = np.random.default_rng(0)
 FASHION_PIXELS = {
@@ -43,3 +46,10 @@ def tiny_cifar(train: int = 100, test: int = 20, classes: int = 10) -> Data:
         test_labels=torch.arange(test) % classes,
         classes=classes,
     )
+
+
+def as_task_data(data: Data, model: str) -> TaskData:
+    """Return a dataset as an experiment with a named model gets it."""
+    train = TensorExamples(data.train_images, data.train_labels)
+    test = TensorExamples(data.test_images, data.test_labels)
+    return TaskData(named_task(model, data.shape, data.classes), train, test)

@@ -22,9 +22,12 @@ from fedlga.core.optimizers.sgd import Sgd
 from fedlga.core.policies.base import Policy
 from fedlga.core.policies.keep import Keep
 from fedlga.core.round import Federation, run_rounds
-from fedlga.core.types import Evaluation, Record, ServerState, Update
+from fedlga.core.schedules import RateSchedule
+from fedlga.core.types import Record, ServerState, Update
 from fedlga.learning.evaluation import TestSet
-from fedlga.learning.models import FlatModel
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.flat_model import FlatModel
+from fedlga.learning.problem import Problem
 from fedlga.learning.training import Devices, TrainingOptions
 
 
@@ -61,6 +64,7 @@ def quadratics(
     script: Sequence[Sequence[int]],
     asked: int,
     lr: float,
+    lr_decay: float = 0.0,
     curvatures: Sequence[float] | None = None,
     start: tuple[float, float] = (0.0, 0.0),
     policy: Policy | None = None,
@@ -80,23 +84,24 @@ def quadratics(
     ends = np.cumsum(copies)
     model = FlatModel(Quadratic(start), lambda losses, labels: losses.mean())
     images, labels = torch.tensor(pixels).reshape(-1, 1, 1, 3), torch.zeros(len(pixels), dtype=torch.int64)
+    problem = Problem(model, model.criterion, [], None)
     devices = Devices(
         method=method,
         model=model,
-        images=images,
-        labels=labels,
+        examples=TensorExamples(images, labels),
         parts=[np.arange(end - n, end) for n, end in zip(copies, ends, strict=True)],
         options=TrainingOptions(batch_size=1),
     )
-    defaults: dict[str, Any] = {"lr_decay": 0.0, "momentum": 0.0, "seed": 0, "replacement": False, "by_examples": False}
+    defaults: dict[str, Any] = {"momentum": 0.0, "seed": 0, "replacement": False, "by_examples": False}
     federation = Federation(
         aggregator=Aggregator(method, policy or Keep(), rule or Mean(), optimizer or Sgd()),
         fleet=ScriptedFleet(Workload(0, [asked] * len(centres), asked, float(asked)), script),
-        backend=SerialBackend(devices, TestSet(model, images[:0], labels[:0])),
-        evaluate=lambda scores: Evaluation(0.0, 0.0),
+        backend=SerialBackend(devices, TestSet(problem, TensorExamples(images[:0], labels[:0]))),
+        evaluate=lambda scores: {"accuracy": 0.0, "loss": 0.0},
+        metrics=("accuracy", "loss"),
         examples=list(copies),
         cohort=cohort or len(centres),
-        lr=lr,
+        rates=RateSchedule(lr, "exponential", lr_decay),
         **{**defaults, **settings},
     )
     return federation, ServerState(round=0, w=model.vector.clone())

@@ -34,7 +34,7 @@ def with_constant_buffer(shape, classes):
 
 class _Fails(_Scaled):
     def forward(self, x):
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and len(x) > 2:  # a model is tried on two examples before the run
             raise RuntimeError("this model does not want to be trained")
         return super().forward(x)
 

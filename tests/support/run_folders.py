@@ -10,7 +10,7 @@ import torch
 
 from fedlga.core.tensors import load_tensors
 from fedlga.core.types import Record
-from fedlga.experiments.measures import MEASURES
+from fedlga.experiments.measures import list_measures
 
 OLD_RUNS = Path(__file__).parent / "old_runs"  # written by fedlga as it was before records had a version
 
@@ -49,18 +49,18 @@ def write_finished(folder: Path, **summary: Any) -> None:
     """Write the summary of a run that is done, and nothing else: all that tables and claims read."""
     folder.mkdir(parents=True)
     base = {"seed": 0, "rounds": 8, "rounds_to_target": None, "versions": {}, "simulated_seconds": 9.0}
-    measures = dict.fromkeys(m.name for m in MEASURES)
+    metric = summary.get("metric", "accuracy")
+    measures = dict.fromkeys(m.name for m in list_measures(metric))
     (folder / "summary.json").write_text(json.dumps({**measures, **base, **summary, "finished": True}))
 
 
 def make_record(**changes: Any) -> Record:
-    """Return a record in which nobody did anything, with some fields changed."""
+    """Return a record in which nobody did anything, with some fields or metrics changed."""
+    metrics: dict[str, Any] = {"accuracy": 0.5, "loss": 1.0, "accuracy_slow": None, "accuracy_worst": None}
+    metrics |= {name: changes.pop(name) for name in metrics if name in changes}
     fields: dict[str, Any] = {
         "round": 1,
-        "accuracy": 0.5,
-        "loss": 1.0,
-        "accuracy_slow": None,
-        "accuracy_worst": None,
+        "metrics": metrics,
         "train_loss": 1.0,
         "seconds": 1.0,
         "simulated_seconds": 1.0,

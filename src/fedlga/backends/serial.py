@@ -10,20 +10,30 @@ from fedlga.backends.memory_store import MemoryStore
 from fedlga.backends.shared import SharedFolder
 from fedlga.core.backend import Backend, Scores
 from fedlga.core.types import Assignment, Update
-from fedlga.learning.evaluation import TestSet
+from fedlga.learning.evaluation import TestSet, join_scores
 from fedlga.learning.training import Devices
 
 if TYPE_CHECKING:
     from fedlga.core.types import Memory, Vector
+    from fedlga.learning.evaluation import Ranges
 
 
 @final
 class SerialBackend(Backend):
     """The plain backend: the others must agree with it."""
 
-    def __init__(self, devices: Devices, test_set: TestSet | None = None, memory_limit: float = math.inf) -> None:
-        """Keep `memory_limit` bytes of devices' memories in main memory. `test_set` is for `score`."""
-        self._devices, self._test_set = devices, test_set
+    def __init__(
+        self,
+        devices: Devices,
+        test_set: TestSet | None = None,
+        memory_limit: float = math.inf,
+        ranges: Ranges | None = None,
+    ) -> None:
+        """Keep `memory_limit` bytes of devices' memories in main memory. `test_set` is for `score`.
+
+        `ranges` are the test examples that each device is tested on with what it keeps to itself, if it does.
+        """
+        self._devices, self._test_set, self._ranges = devices, test_set, ranges
         self._shared = SharedFolder()
         self._store = MemoryStore(self._shared, memory_limit)
 
@@ -40,9 +50,15 @@ class SerialBackend(Backend):
                 self._store.count(assignment.device, file, assignment.round)
             yield update
 
-    def score(self, w: Vector) -> Scores:  # noqa: D102
+    def score(self, w: Vector, buffers: Vector | None) -> Scores:  # noqa: D102
         assert self._test_set is not None, "no test data was given"
-        return self._test_set.score(w)
+        if self._ranges is None:
+            return self._test_set.score(w, buffers)
+        pieces: list[Scores] = []
+        for device, (start, end) in enumerate(self._ranges):
+            own = self._devices.personalise(w, buffers, self._store.read(device))
+            pieces.append(self._test_set.score(*own, start, end))
+        return join_scores(pieces)
 
     def memories(self) -> Iterable[tuple[int, Memory]]:  # noqa: D102
         return self._store.memories()

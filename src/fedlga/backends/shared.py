@@ -6,13 +6,20 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-_DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class SharedTensor:
         count = 1
         for size in self.shape:
             count *= size
-        flat = torch.from_file(self.path, shared=True, size=count, dtype=_DTYPES[self.dtype])
+        flat = torch.from_file(self.path, shared=True, size=count, dtype=_DTYPES[self.dtype], device="cpu")
         return flat.view(self.shape)
 
     def plain(self) -> dict[str, Any]:
@@ -49,7 +56,7 @@ class SharedFolder:
 
     def new(self, shape: tuple[int, ...], dtype: str = "float32") -> tuple[SharedTensor, torch.Tensor]:
         """Return a new shared tensor, and where it is."""
-        size = torch.empty(0, dtype=_DTYPES[dtype]).element_size()
+        size = _DTYPES[dtype].itemsize
         for side in shape:
             size *= side
         self._count += 1
@@ -97,6 +104,24 @@ class SharedFolder:
                 return folder
         self._folders.append(Path(tempfile.mkdtemp(prefix="fedlga-", dir=parent)))
         return self._folders[-1]
+
+
+def share_tree(shared: SharedFolder, tree: Any) -> Any:
+    """Return where the tensors of a tree are, as values for JSON."""
+    if isinstance(tree, Mapping):
+        return {"dict": {name: share_tree(shared, inner) for name, inner in cast("Mapping[str, Any]", tree).items()}}
+    if isinstance(tree, list | tuple):
+        return {"tuple": [share_tree(shared, inner) for inner in cast("Sequence[Any]", tree)]}
+    return {"tensor": shared.share(tree)[0].plain()}
+
+
+def open_tree(description: Mapping[str, Any]) -> Any:
+    """Return the tree that `share_tree` shared."""
+    if "dict" in description:
+        return {name: open_tree(inner) for name, inner in description["dict"].items()}
+    if "tuple" in description:
+        return tuple(open_tree(inner) for inner in description["tuple"])
+    return SharedTensor(**description["tensor"]).open()
 
 
 def _memory_files() -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedlga.cli.interrupts import Interrupts, report_stop
-from fedlga.cli.options import collect_changes, experiment_options, new_folder, start_from
+from fedlga.cli.options import collect_changes, experiment_options, start_from
 from fedlga.core.settings import BadInput
 
 
@@ -55,13 +55,22 @@ def compare(
     from fedlga.core.process import keep_freed_memory
     from fedlga.core.registry import names_of
     from fedlga.experiments.arms import parse_arm
-    from fedlga.experiments.compare import Plan, make_table, read_curves, run_plan, start, write_tables
+    from fedlga.experiments.compare import (
+        Plan,
+        find_metric,
+        make_table,
+        read_curves,
+        read_summaries,
+        run_plan,
+        start,
+        write_tables,
+    )
     from fedlga.experiments.config import parse_seeds
     from fedlga.experiments.records import read_summary
-    from fedlga.experiments.run import check_free
+    from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.simulation import load_data, worker_count
     from fedlga.experiments.tune import plan_tuned
-    from fedlga.report.figures import draw_accuracy_over_time
+    from fedlga.report.figures import draw_metric_over_time
 
     keep_freed_memory()
     if resume is not None:
@@ -124,8 +133,9 @@ def compare(
     complete = ended == len(experiments)
     write_tables(plan, folder)
     rows = make_table(plan, folder)
-    display.console.print(make_comparison_table(rows, experiments[0].target))
-    if (end := make_end_table(rows)) is not None:
+    metric = find_metric(read_summaries(plan, folder), plan.base)
+    display.console.print(make_comparison_table(rows, experiments[0], metric))
+    if (end := make_end_table(rows, metric)) is not None:
         display.console.print(end)
         display.say("slow, worst: on data like the slow devices', and the worst device's; error: of completed updates")
     display.say("mean ± half of the 95 % interval over the seeds (from three seeds on); seconds and rounds of the")
@@ -134,7 +144,7 @@ def compare(
     written = ["comparison.csv", "runs.csv", "comparison.json"]
     if curves := read_curves(plan, folder):
         drawings = [folder / "comparison.png", folder / "comparison.svg"]
-        draw_accuracy_over_time(curves, experiments[0].target, drawings)
+        draw_metric_over_time(curves, metric, experiments[0].target, drawings)
         written += [file.name for file in drawings]
     display.say(f"written: {folder}/{', '.join(written)}")
     if not complete:

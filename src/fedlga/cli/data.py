@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedlga.cli.options import collect_changes, experiment_options, start_from
 from fedlga.core.settings import BadInput
+
+if TYPE_CHECKING:
+    from fedlga.learning.datasets.base import FileSet
 
 
 @click.group()
@@ -20,12 +23,12 @@ def data() -> None:
 @click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache.")
 def data_list(data_dir: str | None) -> None:
     """List the datasets, and whether they are here."""
-    from fedlga.core.registry import create, names_of
+    from fedlga.core.registry import names_of
     from fedlga.learning.datasets.cache import cache_folder
 
     cache = cache_folder(data_dir)
-    for name in names_of("dataset"):
-        dataset = create("dataset", name)
+    for name in (*names_of("dataset"), *names_of("task")):
+        dataset = find_files(name)
         here = "part of the package" if not dataset.files else "not fetched"
         if dataset.files and not dataset.missing(cache / dataset.folder):
             here = f"in {cache / dataset.folder}"
@@ -38,16 +41,22 @@ def data_list(data_dir: str | None) -> None:
 def data_fetch(name: str, data_dir: str | None) -> None:
     """Fetch a dataset and check every byte of it."""
     from fedlga.cli.terminal import Display
-    from fedlga.core.registry import create
-    from fedlga.learning.datasets.cache import cache_folder, fetch
+    from fedlga.learning.datasets.cache import cache_folder, fetch_files
 
     cache = cache_folder(data_dir)
-    dataset = create("dataset", name)
+    dataset = find_files(name)
     with Display() as display:
-        folder = fetch(name, cache, display.show_fetch) if dataset.files else None
+        folder = fetch_files(name, dataset, cache, display.show_fetch) if dataset.files else None
         for file in dataset.files:
             dataset.verify((folder or cache) / file)
     click.echo(f"{name}: {folder or 'part of the package'}, complete and as published")
+
+
+def find_files(name: str) -> FileSet:
+    """Return the files of a dataset, or of a built-in task."""
+    from fedlga.core.registry import create, find, names_of
+
+    return find("task", name).files if name in names_of("task") else create("dataset", name)
 
 
 @data.command("show")
@@ -63,9 +72,10 @@ def data_show(
     **flags: Any,
 ) -> None:
     """Show who holds what: how many examples of each class every device has."""
+    import numpy as np
+
     from fedlga.cli.terminal import Display
-    from fedlga.experiments.simulation import load_data, split_data
-    from fedlga.learning.partitions.base import count_classes
+    from fedlga.experiments.simulation import fit_experiment, load_data, split_data
     from fedlga.report.partition import draw_partition, format_partition
 
     chosen = start_from(experiment, preset).changed(collect_changes(flags, sets))
@@ -73,8 +83,10 @@ def data_show(
         raise BadInput(f"--out: got {str(out)!r}; it takes a file that ends in .png, .svg or .pdf")
     with Display() as display:
         loaded = load_data(chosen, data_dir, display.show_fetch)
-    table = count_classes(split_data(chosen, loaded), loaded.train_labels.numpy(), loaded.classes)
-    title = f"{chosen.dataset}, {chosen.devices} devices, partition {chosen.partition}, seed {chosen.seed}"
+    chosen, problem = fit_experiment(chosen, loaded)
+    split = split_data(chosen, loaded, problem)
+    table = np.array([[len(part)] for part in split.parts]) if split.held is None else split.held
+    title = f"{chosen.subject}, {chosen.devices} devices, partition {chosen.partition}, seed {chosen.seed}"
     click.echo(title)
     click.echo(format_partition(table))
     if out is not None:

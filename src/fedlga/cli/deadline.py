@@ -21,14 +21,15 @@ def deadline(
     import numpy as np
 
     from fedlga.cli.terminal import Display
-    from fedlga.experiments.simulation import load_data, make_fleet, split_data
+    from fedlga.experiments.simulation import fit_experiment, load_data, make_fleet, split_data
     from fedlga.fleets.speeds import SpeedFleet, suggest_deadline
 
     changes = {"fleet": "speeds", "deadline": 1.0, **collect_changes(flags, sets)}
     chosen = start_from(experiment, preset).changed(changes)
     with Display() as display:
         loaded = load_data(chosen, data_dir, display.show_fetch)
-    fleet = make_fleet(chosen, loaded, split_data(chosen, loaded))
+    chosen, problem = fit_experiment(chosen, loaded)
+    fleet = make_fleet(chosen, split_data(chosen, loaded, problem))
     if not isinstance(fleet, SpeedFleet):
         raise BadInput(f"fleet: got {chosen.fleet!r}; a deadline is suggested for fleet 'speeds'")
     needs = np.array([steps / speed for steps, speed in zip(fleet.workload.steps, fleet.speed_of, strict=True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,14 +22,20 @@ def fleet() -> None:
 @click.option(
     "--port", default=9443, show_default=True, help="The SuperLink's port; a trial also uses the ports after it."
 )
-def init(folder: Path, nodes: int, host: str, port: int) -> None:
+@click.option("--task", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.py", help="Your own task.")
+def init(folder: Path, nodes: int, host: str, port: int, task: Path | None) -> None:
     """Write a deployment into DIR: see its README.md."""
     from fedlga.backends.flower.installed import check_installed
 
     check_installed()
     from fedlga.backends.flower.deployment import init as write_deployment
 
-    for path in write_deployment(folder, nodes=nodes, host=host, port=port):
+    settings: dict[str, Any] = {}
+    if task is not None:
+        from fedlga.learning.task import load_task
+
+        settings = dict(load_task(str(task)).experiment)  # BadInput, if it is no task
+    for path in write_deployment(folder, nodes=nodes, host=host, port=port, task=task, settings=settings):
         click.echo(f"written: {path}{'/' if path.is_dir() else ''}")
     click.echo(f"try it here: fedlga fleet up {folder} --nodes {nodes}")
 

@@ -25,7 +25,7 @@ def list_names(kind: str | None) -> None:
             seam = SEAMS[name]
             echo_wrapped(f"{plural:<14} {seam.meaning}: {', '.join(seam.names)}", indent=15)
         echo_wrapped(
-            "Your own: package.module:Class in place of a name; fedlga check KIND package.module:Class tries it."
+            "Your own: package.module:Class in place of a name, FILE.py for a task; fedlga check KIND NAME tries it."
         )
         return
     name = check_kind(kind)
@@ -74,7 +74,7 @@ def echo_wrapped(text: str, indent: int = 0) -> None:
 
 def read_first_line(plugin: Any) -> str:
     """Return the first line of a docstring."""
-    return (inspect.getdoc(plugin) or "").partition("\n")[0]
+    return (getattr(plugin, "about", None) or inspect.getdoc(plugin) or "").partition("\n")[0]
 
 
 def format_default(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,9 @@ def experiment_options(command: Command) -> Command:
         click.option("--preset", metavar="NAME", help="Start from a preset: see fedlga presets. Default: paper."),
         click.option("--dataset", metavar="D", help="See fedlga list datasets."),
         click.option("--rounds", type=int, metavar="T", help="Rounds to train."),
-        click.option("--target", type=float, metavar="A", help="Test accuracy to reach, such as 0.65."),
+        click.option("--target", type=float, metavar="A", help="Accuracy, or other target metric, to reach."),
         click.option("--backend", metavar="B", help="serial, pool or flower."),
+        click.option("--device", metavar="D", help="cpu, cuda, cuda:N, mps or auto: where tensors are computed."),
         click.option("--workers", type=int, metavar="W", help="Processes of the pool; 0: one a core."),
         click.option(
             "--audit", is_flag=True, default=None, help="Measure how close completed updates come to true ones."
@@ -40,12 +40,20 @@ def experiment_options(command: Command) -> Command:
 
 
 def start_from(file: Path | None, preset_name: str | None) -> Experiment:
-    """Return the experiment of a TOML file or a preset."""
+    """Return the experiment of a TOML file, of a task's Python file, or of a preset."""
     from fedlga.experiments.config import Experiment
     from fedlga.experiments.presets import preset
 
     if file is not None and preset_name is not None:
         raise BadInput(f"--preset: got {preset_name!r} with {str(file)!r}; it takes one of the two")
+    if file is not None and file.suffix == ".py":
+        from fedlga.learning.task import load_task
+
+        task = load_task(str(file))
+        try:
+            return Experiment(task=task.source).changed(task.experiment)
+        except BadInput as error:
+            raise BadInput(f"{file.name}: experiment: {error}") from error
     return Experiment.load(file) if file is not None else preset(preset_name or "paper")
 
 
@@ -55,16 +63,6 @@ def collect_changes(flags: dict[str, Any], sets: tuple[str, ...]) -> dict[str, A
 
     named = {name: value for name, value in flags.items() if value is not None}
     return named | dict(parse_setting(text) for text in sets)
-
-
-def new_folder(parent: str, name: str) -> Path:
-    """Return a folder name that is not taken."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")
-    folder, count = Path(parent) / stem, 1
-    while folder.exists():
-        count += 1
-        folder = Path(parent) / f"{stem}-{count}"
-    return folder
 
 
 def check_writable(file: Path) -> None:

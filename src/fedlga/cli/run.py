@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedlga.cli.interrupts import Interrupts, report_stop
-from fedlga.cli.options import collect_changes, experiment_options, new_folder, start_from
+from fedlga.cli.options import collect_changes, experiment_options, start_from
 from fedlga.core.settings import BadInput
 
 
@@ -34,14 +34,16 @@ def run(
     superlink: str | None,
     **flags: Any,
 ) -> int:
-    """Train a joint model: EXPERIMENT.toml, or a preset.
+    """Train a joint model: of your own task (FILE.py), of EXPERIMENT.toml, or of a preset.
 
-    DIR then holds experiment.toml, rounds.jsonl, summary.json, model.safetensors and a checkpoint.
+    FILE.py has functions model() and data(): see docs/own-data.md. DIR then holds experiment.toml, rounds.jsonl,
+    summary.json, model.safetensors and a checkpoint.
     """
-    from fedlga.cli.terminal import Display, describe_experiment, make_run_table
+    from fedlga.cli.terminal import Display, describe_experiment, describe_task, make_run_table
     from fedlga.core.process import keep_freed_memory
     from fedlga.experiments.records import read_records, read_run
-    from fedlga.experiments.run import check_free, load_for_resume, run_and_record
+    from fedlga.experiments.run import check_free, load_for_resume, new_folder, run_and_record
+    from fedlga.experiments.simulation import fit_experiment, load_data
     from fedlga.experiments.superlink import submit
 
     keep_freed_memory()
@@ -54,7 +56,7 @@ def run(
         chosen, folder = load_for_resume(resume, changes), resume
     else:
         chosen = start_from(experiment, preset).changed(changes)
-        folder = out or new_folder("runs", f"{chosen.method}-{chosen.dataset}-seed{chosen.seed}")
+        folder = out or new_folder("runs", f"{chosen.method}-{chosen.subject}-seed{chosen.seed}")
     if resume is None:
         check_free(folder)
     done = len(read_records(folder)) if resume is not None else 0
@@ -62,11 +64,22 @@ def run(
         raise BadInput(f"--superlink: got it with backend {chosen.backend!r}; it goes with backend 'flower'")
     try:
         with Display() as display, Interrupts(display.say) as interrupts:
+            data = None
+            if chosen.task is not None and superlink is None:  # what its data decides is worth saying
+                data = load_data(chosen, data_dir, display.show_fetch)
+                chosen, _ = fit_experiment(chosen, data)
             display.say(describe_experiment(chosen))
+            if data is not None:
+                display.say(describe_task(chosen))
             display.begin(chosen.rounds, done=done)
             records = (
                 run_and_record(
-                    chosen, folder, resume=resume is not None, data_dir=data_dir, progress=display.show_fetch
+                    chosen,
+                    folder,
+                    resume=resume is not None,
+                    data_dir=data_dir,
+                    data=data,
+                    progress=display.show_fetch,
                 )
                 if superlink is None
                 else submit(chosen, folder, superlink, resume=resume is not None, data_dir=data_dir)

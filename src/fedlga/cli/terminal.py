@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import MEASURES, Measure
+from fedlga.experiments.measures import Measure, format_metric, format_target, list_measures, metric_format
 from fedlga.experiments.paired import PairedRow
 from fedlga.experiments.statistics import Estimate
 
@@ -88,34 +89,40 @@ class Display:
 
 
 def describe_round(record: Record) -> str:
-    """Return a round in few words: accuracy, loss, who was slow."""
-    accuracy = f"accuracy {record.accuracy:.1%}" if record.accuracy is not None else ""
-    loss = f"loss {record.loss:.3f}" if record.loss is not None else ""
+    """Return a round in few words: its first metric, the loss, who was slow."""
+    name = next(iter(record.metrics), "loss")
+    value, lost = record.metrics.get(name), record.metrics.get("loss")
+    measured = f"{name} {format_metric(name, value)}" if value is not None and name != "loss" else ""
+    loss = f"loss {lost:.3f}" if lost is not None else ""
     slow = record.slow
     names = " ".join(str(d) for d in slow[:NAMES_SHOWN]) + (
         f" +{len(slow) - NAMES_SHOWN}" if len(slow) > NAMES_SHOWN else ""
     )
-    return "  ".join(part for part in (accuracy, loss, f"slow {names}" if slow else "no device slow") if part)
+    return "  ".join(part for part in (measured, loss, f"slow {names}" if slow else "no device slow") if part)
 
 
 def describe_experiment(e: Experiment) -> str:
     """Return an experiment in one line."""
     who = f"{e.cohort} of {e.devices} devices a round, {e.describe_fleet()}"
-    return f"{e.method} ({e.policy}), {e.dataset}, seed {e.seed}: {who}"
+    return f"{e.method} ({e.policy}), {e.subject}, seed {e.seed}: {who}"
+
+
+def describe_task(e: Experiment) -> str:
+    """Return what a task is measured by, in one line."""
+    target = "" if e.target is None else f", target {format_metric(e.target_metric, e.target)}"
+    return f"measured by {e.target_metric}, {e.better} is better{target}; partition {e.partition}"
 
 
 def make_run_table(summary: Mapping[str, Any]) -> Table:
     """Return the end of a run."""
     s = summary
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    reached = s["rounds_to_target"]
+    metric = s["metric"]
     rows = {
         "rounds": f"{s['rounds']}" + ("" if s["finished"] else " (stopped early)"),
-        "best accuracy": _format_percent(s["best_accuracy"]),
-        "final accuracy": _format_percent(s["final_accuracy"]),
-        f"to {s['target']:.0%}": "not reached"
-        if reached is None
-        else f"{reached} rounds, {s['seconds_to_target']:.1f} s, {s['simulated_seconds_to_target']:.0f} simulated s",
+        f"best {metric}": format_metric(metric, s[f"best_{metric}"], digits=2),
+        f"final {metric}": format_metric(metric, s[f"final_{metric}"], digits=2),
+        **({} if s["target"] is None else {f"to {_format_target(s)}": _describe_reached(s)}),
         "seconds": f"{s['seconds']:.1f} ({s['seconds_per_round']:.3f} a round)" if s["rounds"] else "0",
         "simulated seconds": f"{s['simulated_seconds']:.0f}",
     }
@@ -128,22 +135,40 @@ def make_run_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _describe_reached(s: Mapping[str, Any]) -> str:
+    if s["rounds_to_target"] is None:
+        return "not reached"
+    seconds = f"{s['seconds_to_target']:.1f} s, {s['simulated_seconds_to_target']:.0f} simulated s"
+    return f"{s['rounds_to_target']} rounds, {seconds}"
+
+
+def _format_target(s: Mapping[str, Any]) -> str:
+    metric = s["metric"]
+    return f"{s['target']:.0%}" if metric_format(metric).endswith("%") else f"{metric} {s['target']:g}"
+
+
 def describe_outcome(summary: Mapping[str, Any]) -> str:
     """Return a run's end in a few words."""
-    best = f"best {_format_percent(summary['best_accuracy'])}"
+    metric = summary.get("metric", "accuracy")
+    value = format_metric(metric, summary[f"best_{metric}"], digits=2)
+    best = f"best {value}" if metric == "accuracy" else f"best {metric} {value}"
     if summary["diverged"]:
         return f"diverged in round {summary['rounds']}, {best}"
+    if summary["target"] is None:
+        return best
     reached = summary["rounds_to_target"]
-    return f"{summary['target']:.0%} " + ("never" if reached is None else f"after {reached} rounds") + f", {best}"
+    target = _format_target({"metric": metric, **summary})
+    return f"{target} " + ("never" if reached is None else f"after {reached} rounds") + f", {best}"
 
 
-def make_comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> Table:
+def make_comparison_table(rows: Sequence[Mapping[str, Any]], e: Experiment, metric: str) -> Table:
     """Return mean and spread over paired seeds, within 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("method", no_wrap=True)
     table.add_column("stragglers", no_wrap=True)
-    measures = [m for m in MEASURES if m.table == "target"]
-    titles = [f"rounds to {target:.0%}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
+    measures = [m for m in list_measures(metric) if m.table == "target"]
+    goal = format_target(dataclasses.replace(e, metric=metric)) if e.target is not None else "target"
+    titles = [f"rounds to {goal}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
     for title in titles:
         table.add_column(title, justify="right")
     for row in rows:
@@ -158,10 +183,10 @@ def make_comparison_table(rows: Sequence[Mapping[str, Any]], target: float) -> T
     return table
 
 
-def make_end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
+def make_end_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Table | None:
     """Return how runs ended, for whom; None unless some devices are always slow, or updates were audited."""
-    measures = [m for m in MEASURES if m.table == "end" and any(row[m.name] is not None for row in rows)]
-    if not {"last_accuracy_slow", "approximation_error"} & {m.name for m in measures}:
+    measures = [m for m in list_measures(metric) if m.table == "end" and any(row[m.name] is not None for row in rows)]
+    if not {f"last_{metric}_slow", "approximation_error"} & {m.name for m in measures}:
         return None
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("at the end", no_wrap=True)
@@ -173,14 +198,15 @@ def make_end_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     return table
 
 
-def make_tuning_table(rows: Sequence[PairedRow], target: float) -> Table:
+def make_tuning_table(rows: Sequence[PairedRow], e: Experiment, metric: str) -> Table:
     """Return the held-out results of tuned arms, and the first arm's verdict against each; within 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("arm")
+    goal = format_target(dataclasses.replace(e, metric=metric))
     titles = {
-        "closing_accuracy": ("accuracy", ".1%"),
-        "closing_accuracy_slow": ("slow data", ".1%"),
-        "simulated_seconds_to_target": (f"s to {target:.0%}", ".0f"),
+        f"closing_{metric}": (metric, metric_format(metric)),
+        f"closing_{metric}_slow": ("slow data", metric_format(metric)),
+        "simulated_seconds_to_target": (f"s to {goal}", ".0f"),
     }
     measures = [name for name in titles if any(row.measure == name for row in rows)]
     for name in measures:
@@ -213,10 +239,6 @@ def make_audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _format_arm(row: Mapping[str, Any]) -> str:
     """Return an arm's policy, and its settings if it has any of its own."""
     return " ".join(filter(None, (row["stragglers"], row["settings"])))
-
-
-def _format_percent(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2%}"
 
 
 def _format_spread(row: Mapping[str, Any], measure: Measure) -> str:

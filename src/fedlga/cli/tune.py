@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedlga.cli.interrupts import Interrupts
-from fedlga.cli.options import collect_changes, experiment_options, new_folder, start_from
+from fedlga.cli.options import collect_changes, experiment_options, start_from
 from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rou
     help="One more arm, with settings of its own; can be repeated. The first arm is the one others are compared with.",
 )
 @click.option("--grid", "grids", multiple=True, metavar="KEY=V,V,...", help="Values to try; can be repeated.")
-@click.option("--by", metavar="C", help="accuracy (default), slow or time: what makes a setting best.")
+@click.option("--by", metavar="C", help="accuracy (for a task: metric), slow or time: what makes a setting best.")
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds for the choice. Default: 100-102.")
 @click.option("--held-out", "held_out_text", metavar="S", help="Seeds for what is reported. Default: 0-4.")
 @click.option("--widen", type=int, metavar="N", help="How often a grid grows if the best is at its edge. Default: 3.")
@@ -66,10 +66,11 @@ def tune(
     from fedlga.cli.terminal import Display, make_tuning_table
     from fedlga.core.settings import check_settings, choose
     from fedlga.experiments.arms import pair_arms, parse_arm
+    from fedlga.experiments.compare import find_metric, read_summaries
     from fedlga.experiments.config import Experiment, parse_seeds
     from fedlga.experiments.paired import compare_arms, write_paired
-    from fedlga.experiments.run import check_free
-    from fedlga.experiments.simulation import check_fit, load_data, make_fleet, split_data
+    from fedlga.experiments.run import check_free, new_folder
+    from fedlga.experiments.simulation import fit_experiment, load_data, make_fleet, split_data
     from fedlga.experiments.tune import (
         CRITERIA,
         FIXED,
@@ -114,7 +115,7 @@ def tune(
             base=base.changed(changes),
             arms=arms,
             grid=parse_grids(grids),
-            criterion=CRITERIA[choose("--by", by or "accuracy", CRITERIA)],
+            criterion=CRITERIA[choose("--by", by or ("accuracy" if base.task is None else "metric"), CRITERIA)],
             seeds=list(parse_seeds(seed_text or "100-102")),
             held_out=list(parse_seeds(held_out_text or "0-4", "--held-out")),
             widenings=MOST_WIDENINGS if widen is None else widen,
@@ -125,9 +126,9 @@ def tune(
     try:
         with display, Interrupts(display.say, STOPPING) as interrupts:
             data = load_data(plan.base, data_dir, display.show_fetch)  # fetched once, before many processes need it
-            first = plan.arms[0].experiment(plan.base, plan.seeds[0])
-            check_fit(first, data)
-            if plan.criterion.name == "slow" and not make_fleet(first, data, split_data(first, data)).always_slow():
+            first, problem = fit_experiment(plan.arms[0].experiment(plan.base, plan.seeds[0]), data)
+            fleet = make_fleet(first, split_data(first, data, problem))
+            if plan.criterion.name == "slow" and not fleet.always_slow():
                 raise BadInput(NO_SLOW_DEVICE)  # better now than when the first runs are over
             del data
             if resume is None:
@@ -148,7 +149,8 @@ def tune(
         return 1
     chosen = held_out_plan(plan, folder)
     write_paired(chosen, folder / HELD_OUT)
-    display.console.print(make_tuning_table(compare_arms(chosen, folder / HELD_OUT), plan.base.target))
+    metric = find_metric(read_summaries(chosen, folder / HELD_OUT), plan.base)
+    display.console.print(make_tuning_table(compare_arms(chosen, folder / HELD_OUT), plan.base, metric))
     display.say(
         f"mean ± half of the 95 % interval over {len(plan.held_out)} held-out seeds; the settings were chosen on"
     )

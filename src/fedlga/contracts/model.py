@@ -6,7 +6,7 @@ import torch
 
 from fedlga.contracts.base import expect
 from fedlga.contracts.federation import train
-from fedlga.learning.models import make_model
+from fedlga.learning.named import make_model
 
 
 def fits_images(name: str) -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fedlga.core.types import Vector
 
 
+BUFFERS = "buffers"  # the name of their sum, beside those of the method
+
+
 @dataclass(frozen=True)
 class Aggregation:
     """What became of a round's updates. The contributions are kept without their vectors."""
@@ -56,7 +59,7 @@ class Aggregator:
         """
         if audit or self.policy.needs_all or self.rule.needs_all:
             return self._aggregate_held(state, arriving, audit=audit)
-        sums = _RunningSums(self.method, state)
+        sums = _RunningSums(self, state)
         received, used = list[Contribution](), list[Contribution]()
         for c in arriving:
             received.append(c.without_vectors())
@@ -89,21 +92,37 @@ class Aggregator:
         self, state: ServerState, used: Sequence[Contribution]
     ) -> tuple[dict[str, WeightedSum], dict[int, float]]:
         """Return every sum that the method asks for, and the devices whose vectors were shortened."""
-        weighed = [self.method.weigh(c) for c in used]
+        weighed = [self.weigh(c) for c in used]
         sums: dict[str, WeightedSum] = {}
         bounded: dict[int, float] = {}
         for name in weighed[0]:
             vectors = [terms[name] for terms in weighed]
-            if self.rule.length_bound > 0:
+            if self.rule.length_bound > 0 and name != BUFFERS:  # those are no update: they have no length
                 vectors, factors = bound_lengths(vectors, self.rule.length_bound)
                 for c, factor in zip(used, factors, strict=True):
                     if factor < 1:
                         bounded[c.update.device] = min(factor, bounded.get(c.update.device, 1.0))
-            total = self.rule.sum(vectors, _starting_value(self.method, state, name))
+            total = self.rule.sum(vectors, self.starting_value(state, name))
             sums[name] = WeightedSum(total, sum(v.weight for v in vectors))
         return sums, bounded
 
+    def weigh(self, contribution: Contribution) -> dict[str, WeightedVector]:
+        """Return the contribution's part of each sum: those of the method, and the mean of the model's buffers.
+
+        Buffers, such as BatchNorm's statistics, are averaged by weight as they are: no method, completion or server
+        optimiser moves them.
+        """
+        c = contribution
+        own = {} if c.update.buffers is None else {BUFFERS: WeightedVector(c.update.buffers, c.weight, c.weight)}
+        return {**self.method.weigh(c), **own}
+
+    def starting_value(self, state: ServerState, name: str) -> Vector | None:
+        """Return what a sum is added to: the server's memory, if the method accumulates it; else None, for zero."""
+        return recall(state.memory, name, state.w) if name in self.method.accumulates else None
+
     def _step(self, state: ServerState, sums: dict[str, WeightedSum], used: Sequence[Contribution]) -> ServerState:
+        if BUFFERS in sums:
+            state = replace(state, buffers=sums.pop(BUFFERS).mean())
         accumulated = {name: sums[name].total for name in self.method.accumulates}
         direction = self.method.direction(state, sums, used)
         w, remembered = self.optimizer.step(state.w, direction.terms, state.memory)
@@ -120,28 +139,23 @@ def _apply(decision: Decision, contributions: Sequence[Contribution]) -> list[Co
     return [treat(c, treatment) for c, treatment in pairs if treatment is not None]
 
 
-def _starting_value(method: Method, state: ServerState, name: str) -> Vector | None:
-    """Return what a sum is added to: the server's memory, if the method accumulates it; else None, for zero."""
-    return recall(state.memory, name, state.w) if name in method.accumulates else None
-
-
 class _RunningSums:
     """The sums of a rule that streams: each update is added when it arrives, and need not be kept."""
 
-    def __init__(self, method: Method, state: ServerState) -> None:
-        self._method, self._state = method, state
+    def __init__(self, aggregator: Aggregator, state: ServerState) -> None:
+        self._aggregator, self._state = aggregator, state
         self._totals: dict[str, Vector] = {}
         self._weights: dict[str, float] = {}
 
     def add(self, contribution: Contribution) -> None:
-        for name, v in self._method.weigh(contribution).items():
+        for name, v in self._aggregator.weigh(contribution).items():
             self._totals[name] = self._add(name, v)
             self._weights[name] = self._weights.get(name, 0.0) + v.weight
 
     def _add(self, name: str, v: WeightedVector) -> Vector:
         if name in self._totals:
             return self._totals[name].add_(v.vector, alpha=v.coefficient)
-        start = _starting_value(self._method, self._state, name)
+        start = self._aggregator.starting_value(self._state, name)
         return torch.mul(v.vector, v.coefficient) if start is None else start.add(v.vector, alpha=v.coefficient)
 
     def result(self) -> dict[str, WeightedSum]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedlga.core.types import Assignment, Update
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores:
-    """What evaluating weights on the test data gives: which examples are right, and the summed loss of each batch."""
+    """What evaluating weights on the test data gives."""
 
-    right: torch.Tensor
-    losses: list[float]
+    values: torch.Tensor  # metrics that examples have x examples x 2: a sum, and what it is to be divided by
+    losses: list[float]  # the summed loss of each batch
+    outputs: Any = None  # of the model, for all examples, if a metric needs them all at once
 
 
 @dataclass
@@ -44,8 +45,8 @@ class Backend(ABC):
         """Yield updates in the order of the assignments, each as soon as it is there; valid until the next call."""
 
     @abstractmethod
-    def score(self, w: Vector) -> Scores:
-        """Evaluate weights on the test data."""
+    def score(self, w: Vector, buffers: Vector | None) -> Scores:
+        """Evaluate weights, and the buffers that go with them, on the test data."""
 
     @abstractmethod
     def memories(self) -> Iterable[tuple[int, Memory]]:

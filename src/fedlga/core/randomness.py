@@ -22,6 +22,7 @@ class Stream(IntEnum):
     DROPOUT = 6
     BATCHES = 7
     LAYERS = 8  # a model's own draws while it trains, such as dropout
+    HOLD_OUT = 9  # which examples are for testing
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

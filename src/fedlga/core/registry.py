@@ -21,6 +21,7 @@ class Seam:
     meaning: str
     base: str  # the class that a user's own class extends; empty: it is a function
     names: Mapping[str, str]
+    load: str = ""  # a function that returns what a name means, if it is neither a class nor a function
 
 
 SEAMS: dict[str, Seam] = {
@@ -91,6 +92,7 @@ SEAMS: dict[str, Seam] = {
             "dirichlet": "fedlga.learning.partitions.dirichlet:ByDirichlet",
             "iid": "fedlga.learning.partitions.iid:Iid",
             "quantity": "fedlga.learning.partitions.quantity:ByQuantity",
+            "own": "fedlga.learning.partitions.own:OwnPartition",
         },
     ),
     "dataset": Seam(
@@ -114,6 +116,13 @@ SEAMS: dict[str, Seam] = {
             "resnet20": "fedlga.learning.models:resnet20",
         },
     ),
+    "task": Seam(
+        "task",
+        "what is learned, with its own model, data, loss and metrics",
+        "",
+        {"shakespeare": "fedlga.learning.tasks.shakespeare"},
+        load="fedlga.learning.task:load_task",
+    ),
 }
 
 
@@ -124,6 +133,8 @@ def names_of(kind: str) -> list[str]:
 
 def find(kind: str, name: str) -> Any:
     """Return the class or function behind a name; BadInput if there is none, or if it is of another kind."""
+    if SEAMS[kind].load:
+        return import_object(SEAMS[kind].field, SEAMS[kind].load)(name)
     seam = SEAMS[kind]
     path = name if ":" in name else seam.names[choose(seam.field, name, seam.names)]
     plugin = import_object(seam.field, path)

@@ -20,7 +20,8 @@ from fedlga.core.fleet import Effort, Fleet
 from fedlga.core.policies.base import Policy
 from fedlga.core.process import one_thread
 from fedlga.core.randomness import Stream, generator
-from fedlga.core.types import Assignment, Contribution, Evaluation, Record, ServerState, Update
+from fedlga.core.schedules import RateSchedule
+from fedlga.core.types import Assignment, Contribution, Metrics, Record, ServerState, Update
 
 if TYPE_CHECKING:
     from fedlga.core.types import Vector
@@ -33,11 +34,11 @@ class Federation:
     aggregator: Aggregator
     fleet: Fleet
     backend: Backend
-    evaluate: Callable[[Scores], Evaluation]  # what the backend's scores say of the weights
+    evaluate: Callable[[Scores], Metrics]  # what the backend's scores say of the weights
+    metrics: Sequence[str]  # the names of all metrics that `evaluate` returns
     examples: Sequence[int]  # held by each device
     cohort: int  # K, selected in a round
-    lr: float
-    lr_decay: float
+    rates: RateSchedule  # eta_l in each round
     momentum: float
     seed: int
     replacement: bool  # select with replacement: the paper's scheme I
@@ -83,23 +84,20 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     updates = [c.update for c in aggregation.received]
 
     done = observe_efforts(efforts, assignments, updates)
-    diverged = not all_finite(state.w)
+    diverged = not all_finite(state.w) or (state.buffers is not None and not all_finite(state.buffers))
     due = state.round % f.evaluate_every == 0 or last or diverged
-    evaluation = f.evaluate(f.backend.score(state.w)) if due else Evaluation()
+    metrics = f.evaluate(f.backend.score(state.w, state.buffers)) if due else dict.fromkeys(f.metrics)
     elapsed, incidents = time.perf_counter() - started, f.backend.take_incidents()
     notes = [decision.note or (None if used else explain_nothing_used(done)), incidents.note]
     if diverged:
         notes[0] = "the weights are no longer finite numbers: the run stops here"
     return state, Record(
         round=state.round,
-        accuracy=evaluation.accuracy,
-        loss=evaluation.loss,
-        accuracy_slow=evaluation.accuracy_slow,
-        accuracy_worst=evaluation.accuracy_worst,
+        metrics=metrics,
         train_loss=sum(u.train_loss for u in updates) / len(updates) if updates else None,
         seconds=elapsed,
         simulated_seconds=elapsed if f.fleet.real else f.fleet.seconds(efforts, waits=f.policy.waits),
-        lr=decayed_rate(f, state.round - 1),
+        lr=f.rates.rate(state.round - 1),
         devices=[e.device for e in done],
         steps=[e.steps for e in done],
         steps_asked=[e.steps_asked for e in done],
@@ -145,18 +143,14 @@ def assign(f: Federation, state: ServerState, effort: Effort) -> Assignment:
         w=state.w,
         steps=effort.steps_asked if f.policy.waits else effort.steps,
         steps_asked=effort.steps_asked,
-        lr=decayed_rate(f, state.round),
+        lr=f.rates.rate(state.round),
         momentum=f.momentum,
         seed=f.seed,
         broadcast={name: state.memory[name] for name in f.aggregator.method.sends if name in state.memory},
+        buffers=state.buffers,
         audit=f.audit,
         seconds=f.fleet.workload.deadline if f.fleet.real and not f.policy.waits else None,
     )
-
-
-def decayed_rate(f: Federation, round: int) -> float:
-    """Return eta_l after `round` rounds of decay: eta_l <- (1 - gamma) eta_l."""
-    return f.lr * (1 - f.lr_decay) ** round
 
 
 def weigh_update(f: Federation, update: Update, times: int) -> Contribution:

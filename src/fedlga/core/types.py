@@ -32,12 +32,14 @@ class Assignment:
     momentum: float
     seed: int
     broadcast: Memory  # vectors that the method sends along with the weights
+    buffers: Vector | None = None  # of layers such as BatchNorm: what training changes besides the weights
     audit: bool = False  # simulation only: also compute what the full work would have given
     seconds: float | None = None  # real time that the device has; None: as long as the steps take
 
     def numbers(self) -> dict[str, Any]:
         """All fields but the vectors: what a message carries as plain values."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("w", "broadcast")}
+        vectors = ("w", "broadcast", "buffers")
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in vectors}
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Update:
     uploads: Memory  # the method's own vectors
     lr: float
     momentum: float
+    buffers: Vector | None = None  # the buffers after training, if the model has some: not a difference
     truth: Vector | None = None  # audit: the delta of the full work, which no real device would send
     seconds: float | None = None  # how long a real device was at work, by its own clock
 
@@ -63,12 +66,12 @@ class Update:
 
     def numbers(self) -> dict[str, Any]:
         """All fields but the vectors: what a message carries as plain values."""
-        vectors = ("delta", "uploads", "truth")
+        vectors = ("delta", "uploads", "buffers", "truth")
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in vectors}
 
     def without_vectors(self) -> Update:
         """Return a copy that holds no large data, for the record."""
-        return dataclasses.replace(self, delta=self.delta.new_empty(0), uploads={}, truth=None)
+        return dataclasses.replace(self, delta=self.delta.new_empty(0), uploads={}, buffers=None, truth=None)
 
 
 @dataclass(frozen=True)
@@ -106,31 +109,26 @@ class ServerState:
     round: int  # rounds done
     w: Vector
     memory: Memory = field(default_factory=dict[str, "Vector"])
+    buffers: Vector | None = None  # of the joint model: means of what devices' training made of them
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """How good some weights are, on test data; None where it was not measured."""
+Metrics = dict[str, float | None]  # by name; None where it was not measured: {"accuracy": 0.7, "accuracy_slow": None}
 
-    accuracy: float | None = None
-    loss: float | None = None
-    accuracy_slow: float | None = None
-    accuracy_worst: float | None = None
-
-
-RECORD_VERSION = 2  # 1 had no version, no `diverged` and no `bounded`
+RECORD_VERSION = 3  # 1 had no version, no `diverged` and no `bounded`; 1 and 2 knew one metric, accuracy
+_METRICS_BEFORE_3 = ("accuracy", "loss", "accuracy_slow", "accuracy_worst")
 _DIVERGED_IN_VERSION_1 = "the weights are no longer finite numbers: the run stops here"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one round leaves behind: a line of rounds.jsonl."""
+    """What one round leaves behind: a line of rounds.jsonl.
+
+    Each metric can be read like a field: record.accuracy, record.loss. NAME is on the test data, NAME_slow on data of
+    the devices that are always slow, NAME_worst on data of the device that the model serves worst.
+    """
 
     round: int  # counted from 1
-    accuracy: float | None  # on the test data; None in rounds without an evaluation
-    loss: float | None
-    accuracy_slow: float | None  # on data like that of the devices that are always slow, if there are any
-    accuracy_worst: float | None  # on data like that of the device that the model serves worst
+    metrics: Metrics  # on the test data; all None in rounds without an evaluation
     train_loss: float | None  # mean over the devices that reported; None if none did
     seconds: float
     simulated_seconds: float
@@ -153,19 +151,34 @@ class Record:
     diverged: bool = False  # the weights are no longer finite: the run ends here
     note: str | None = None  # anything unusual, for a human reader; nothing is decided by it
 
+    def __getattr__(self, name: str) -> float | None:
+        metrics = self.__dict__.get("metrics", {})
+        if name not in metrics:
+            raise AttributeError(f"a record has no {name!r}; its metrics are {', '.join(metrics) or 'not there'}")
+        return metrics[name]
+
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, which has no not-a-number: those become None."""
-        return {"version": RECORD_VERSION, **_replace_non_finite(dataclasses.asdict(self))}
+        """Return plain values for JSON, which has no not-a-number: those become None.
+
+        Metrics stand among the fields, by their names; the field `metrics` lists the names.
+        """
+        values = _replace_non_finite(dataclasses.asdict(self))
+        round, metrics = values.pop("round"), values.pop("metrics")
+        return {"version": RECORD_VERSION, "round": round, "metrics": list(metrics), **metrics, **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         """Return the record that `as_dict` wrote, of this version or an earlier one; BadInput for anything else."""
         fields = dict(values)
         version = fields.pop("version", 1)
-        if version not in (1, RECORD_VERSION):
+        if version not in range(1, RECORD_VERSION + 1):
             raise BadInput(f"record: got version {version!r}; this fedlga reads 1 to {RECORD_VERSION}")
         if version == 1:
             fields["diverged"] = str(fields.get("note")).startswith(_DIVERGED_IN_VERSION_1)
+        names = _METRICS_BEFORE_3 if version < 3 else fields.get("metrics")  # noqa: PLR2004
+        if not isinstance(names, list | tuple) or not set(cast("list[str]", names)) <= set(fields):
+            raise BadInput("record: the field 'metrics' does not list metrics that are there")
+        fields["metrics"] = {str(name): fields.pop(name) for name in cast("list[str]", names)}
         if unknown := set(fields) - {f.name for f in dataclasses.fields(cls)}:
             raise BadInput(f"record: unknown field {sorted(unknown)[0]!r}")
         missing_type = dataclasses.MISSING

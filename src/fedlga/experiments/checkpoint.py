@@ -27,6 +27,7 @@ def save_checkpoint(folder: Path, state: ServerState, backend: Backend) -> None:
     shutil.rmtree(new, ignore_errors=True)
     (new / "devices").mkdir(parents=True)
     vectors = {"w": state.w, **{f"memory.{name}": vector for name, vector in state.memory.items()}}
+    vectors |= {} if state.buffers is None else {"buffers": state.buffers}
     save_tensors(new / "server.safetensors", vectors, {"round": str(state.round), "layout": LAYOUT})
     for device, memory in backend.memories():
         save_tensors(new / "devices" / f"{device}.safetensors", memory)
@@ -58,6 +59,9 @@ def load_checkpoint(folder: Path, start: ServerState, backend: Backend) -> Serve
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} is of an earlier version; start the run again")
     if vectors["w"].shape != start.w.shape:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} belongs to another model")
+    buffers = vectors.get("buffers")
+    if (None if buffers is None else buffers.shape) != (None if start.buffers is None else start.buffers.shape):
+        raise BadInput(f"--resume: the checkpoint in {str(folder)!r} belongs to another model")
     backend.restore(memories())
-    memory = {name.removeprefix("memory."): vector for name, vector in vectors.items() if name != "w"}
-    return dataclasses.replace(start, round=int(metadata["round"]), w=vectors["w"], memory=memory)
+    memory = {name.removeprefix("memory."): vector for name, vector in vectors.items() if name.startswith("memory.")}
+    return dataclasses.replace(start, round=int(metadata["round"]), w=vectors["w"], memory=memory, buffers=buffers)

@@ -16,14 +16,14 @@ from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
 from fedlga.experiments.arms import Arm, check_different, pair_arms
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import MEASURES
+from fedlga.experiments.measures import list_measures
 from fedlga.experiments.records import EXPERIMENT, read_run, read_summary
 from fedlga.experiments.run import check_free, run_and_record
 from fedlga.experiments.statistics import half_interval
 
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
-    from fedlga.learning.datasets.base import Data
+    from fedlga.learning.reading import TaskData
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def run_folder(out: Path, arm: Arm, seed: int) -> Path:
     return out / arm.label / f"seed-{seed}"
 
 
-def start(plan: Plan, out: Path, data: Data) -> None:
+def start(plan: Plan, out: Path, data: TaskData) -> None:
     """Create the folder of a comparison, after checking that its runs can start."""
     import tomli_w
 
@@ -112,7 +112,7 @@ class Step:
     record: Record | None
 
 
-def run_plan(plan: Plan, out: Path, data: Data, workers: Workers | None = None) -> Generator[Step]:
+def run_plan(plan: Plan, out: Path, data: TaskData, workers: Workers | None = None) -> Generator[Step]:
     """Do the runs that are not done yet."""
     for number, (_, e, folder) in enumerate(plan.runs(out), start=1):
         if not read_summary(folder):
@@ -138,7 +138,7 @@ def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
         rounds = {seed: s["rounds_to_target"] for seed, s in runs.items() if s["rounds_to_target"] is not None}
         row: dict[str, Any] = {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text}
         row |= {"seeds": len(runs), "reached": len(rounds)}
-        for measure in (m.name for m in MEASURES if m.table):
+        for measure in (m.name for m in list_measures(find_metric(by_arm, plan.base)) if m.table):
             values = [s[measure] for s in runs.values() if s.get(measure) is not None]
             row[measure] = statistics.fmean(values) if values else None
             row[f"{measure}_sd"] = statistics.stdev(values) if len(values) > 1 else None
@@ -149,6 +149,12 @@ def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
         row["rounds_more_sd"] = statistics.stdev(both) if len(both) > 1 else None
         rows.append(row)
     return rows
+
+
+def find_metric(summaries: Mapping[str, Mapping[int, Mapping[str, Any]]], base: Experiment) -> str:
+    """Return the target metric of a comparison: a task's is known when its first run is done."""
+    names = (str(s.get("metric", base.target_metric)) for by_seed in summaries.values() for s in by_seed.values())
+    return next(names, base.target_metric)
 
 
 def read_summaries(plan: Plan, out: Path) -> dict[str, dict[int, dict[str, Any]]]:
@@ -173,7 +179,8 @@ def read_curves(plan: Plan, out: Path) -> dict[tuple[str, str], list[Sequence[Re
 def write_tables(plan: Plan, out: Path) -> None:
     """Write comparison.csv (means), runs.csv (every run) and comparison.json (both)."""
     rows = make_table(plan, out)
-    names = ["seed", "rounds", *(m.name for m in MEASURES), "diverged"]
+    metric = find_metric(read_summaries(plan, out), plan.base)
+    names = ["seed", "rounds", *(m.name for m in list_measures(metric)), "diverged"]
     runs = [
         {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text}
         | {name: summary.get(name) for name in names}

@@ -11,9 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from fedlga.core.registry import SEAMS, find, import_object
+from fedlga.core.schedules import SCHEDULES, RateSchedule
 from fedlga.core.settings import BadInput, check_settings, setting, settings_of, suggest
 
-OWN = "own"  # the dataset and model of real devices that bring theirs: see fedlga.flower.server_app
+OWN = "own"  # the dataset and model of a task, or of real devices that bring theirs: see fedlga.flower.server_app
+TASK_DEFAULTS = {  # of an experiment with a task, where the paper's setting says nothing
+    "dataset": OWN,
+    "model": OWN,
+    "devices": 0,
+    "cohort": 0,
+    "partition": OWN,
+    "steps_per_epoch": 0,
+    "batch_size": 32,
+    "lr": 0.05,
+    "rounds": 50,
+    "target": None,
+}
+DEFAULT_DEVICES, DEFAULT_COHORT = 10, 10  # if neither the task's data nor the experiment says how many
+BETTER = {"accuracy": "higher", "loss": "lower"}  # of the metrics that a dataset has
+TASK_MODULE = "fedlga_task_"  # begins the module's name of a task's file that was sent to nodes
+IN_PYTHON = "python:"  # begins the name of a task that was made in Python, and not read from a file
 Options = Mapping[str, Mapping[str, Any]]  # settings of methods, policies, fleets and so on: {"fedprox": {"mu": 0.1}}
 _HAD_ETA_G = ("fedavg", "fedprox", "scaffold", "fedlga")  # before there were server optimisers
 
@@ -27,13 +44,16 @@ class Experiment:
     """
 
     # What is learned
+    task: str | None = setting(
+        None, "a Python file with model() and data(), a module, or a built-in: see fedlga list tasks; unset: a dataset"
+    )
     dataset: str = setting("fashion-mnist", "see fedlga list datasets, or package.module:Class")
     model: str = setting("mlp", "see fedlga list models, or package.module:function")
     normalise: bool = setting(True, "subtract the training pixels' mean and divide by their standard deviation")
     augment: bool = setting(False, "randomly crop and mirror every training image")
     resize: int = setting(0, "side of the images that the model gets; 0: unchanged", least=0, most=1024)
     # By which devices
-    devices: int = setting(50, "N, devices in the federation", least=1)
+    devices: int = setting(50, "N, devices in the federation; 0: as many as a task's data has parts", least=0)
     partition: str = setting("classes", "who holds what: see fedlga list partitions, or package.module:Class")
     # How
     method: str = setting("fedlga", "see fedlga list methods, or package.module:Class")
@@ -47,7 +67,7 @@ class Experiment:
     time_limit: float | None = setting(
         None, "simulated seconds to train: the run ends with the round that reaches them; unset: all rounds", above=0
     )
-    cohort: int = setting(10, "K, devices selected in a round", least=1)
+    cohort: int = setting(10, "K, devices selected in a round; 0: all of them, ten at most", least=0)
     sampling: str = setting(
         "without-replacement", "how the cohort is drawn", choices=("without-replacement", "with-replacement")
     )
@@ -55,9 +75,31 @@ class Experiment:
     steps_per_epoch: int = setting(1, "SGD steps in a unit (1: the paper's Eq. 2); 0: a pass over the data", least=0)
     batch_size: int = setting(10, "examples in a batch", least=1)
     lr: float = setting(0.00075, "eta_l, local learning rate", above=0)
-    lr_decay: float = setting(0.0, "gamma: eta_l <- (1 - gamma) eta_l each round", least=0, below=1)
+    lr_schedule: str | None = setting(
+        None, "eta_l over the rounds; unset: exponential if lr_decay is set, else constant", choices=SCHEDULES
+    )
+    lr_decay: float = setting(
+        0.0,
+        "gamma: eta_l <- (1 - gamma) eta_l each round (exponential), or every lr_step rounds (step)",
+        least=0,
+        below=1,
+    )
+    lr_step: int = setting(10, "schedule step: rounds between two steps", least=1)
+    lr_warmup: int = setting(0, "rounds in which eta_l grows from near 0, before its schedule", least=0)
+    local_optimizer: str = setting(
+        "sgd", "optimiser on the device; what it remembers starts at zero each round", choices=("sgd", "adamw")
+    )
     momentum: float = setting(0.0, "momentum of local SGD; it starts at zero each round", least=0, below=1)
+    weight_decay: float = setting(
+        0.0, "weight decay on the device: SGD adds it to the gradient, AdamW to the step", least=0
+    )
     clip: float = setting(0.0, "largest norm of a gradient; 0: no limit", least=0)
+    label_smoothing: float = setting(0.0, "share of a label that is spread over all classes", least=0, below=1)
+    batch_norm: str = setting(
+        "average",
+        "BatchNorm's weights and statistics: averaged, or kept on each device (FedBN)",
+        choices=("average", "device"),
+    )
     # On which fleet
     fleet: str = setting("paper", "who is slow: see fedlga list fleets, or package.module:Class")
     deadline: float | None = setting(
@@ -66,7 +108,11 @@ class Experiment:
     dropout: float = setting(0.0, "chance that a device sends nothing in a round", least=0, below=1)
     # And the run
     seed: int = setting(0, "seed of the random number generators", least=0)
-    target: float = setting(0.65, "test accuracy to reach", least=0, most=1)
+    metric: str | None = setting(None, "target metric; unset: the task's first, for a dataset accuracy")
+    better: str | None = setting(
+        None, "which values of the target metric are better; unset: as the metric says", choices=("higher", "lower")
+    )
+    target: float | None = setting(0.65, "value of the target metric to reach; unset: none")
     stop_at_target: bool = setting(False, "end the run when the target is reached")
     evaluate_every: int = setting(1, "rounds between evaluations", least=1)
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
@@ -77,7 +123,13 @@ class Experiment:
     memory_limit: float = setting(
         4.0, "gigabytes of devices' memories (Scaffold, FedDyn) in main memory; the rest goes to disk", least=0
     )
+    device: str = setting("cpu", "where tensors are computed: cpu, cuda, cuda:N, mps or auto")
     fast: bool = setting(True, "compiled local training for the models it serves, built on first use; false: torch")
+    compile: str = setting(
+        "off",
+        "compiled training steps by torch.compile; auto: times both, if the run is long enough to pay it back",
+        choices=("off", "on", "auto"),
+    )
     options: Options = field(default_factory=dict[str, Mapping[str, Any]])
 
     def __post_init__(self) -> None:
@@ -89,6 +141,32 @@ class Experiment:
         _check_together(self)
 
     # What is in use
+
+    @property
+    def subject(self) -> str:
+        """What is learned, in a word: the dataset's name, or the task's."""
+        name = self.task or self.dataset
+        return Path(name.removeprefix(IN_PYTHON).removeprefix(TASK_MODULE)).stem
+
+    @property
+    def target_metric(self) -> str:
+        """The name of the target metric."""
+        return self.metric or "accuracy"
+
+    def reaches(self, value: float | None) -> bool:
+        """Return whether a value of the target metric reaches the target."""
+        if value is None or self.target is None:
+            return False
+        return value <= self.target if self.better == "lower" else value >= self.target
+
+    @property
+    def rates(self) -> RateSchedule:
+        """Eta_l in each round."""
+        return RateSchedule(self.lr, self._schedule, self.lr_decay, self.lr_step, self.rounds, self.lr_warmup)
+
+    @property
+    def _schedule(self) -> str:
+        return self.lr_schedule or ("exponential" if self.lr_decay else "constant")
 
     @property
     def policy(self) -> str:
@@ -106,7 +184,12 @@ class Experiment:
         defaults = {f.name: f.default for f in settings_of(cls)}
         values = {**defaults, **self.options.get(name, {})}
         resolve = getattr(cls, "resolve", None)
-        return values if resolve is None else resolve(values, self.context())
+        if resolve is None or 0 in (
+            self.devices,
+            self.cohort,
+        ):  # a task's data decides on them, and then this is checked
+            return values
+        return resolve(values, self.context())
 
     def describe_fleet(self) -> str:
         """Return who is slow, in a few words."""
@@ -120,9 +203,14 @@ class Experiment:
     def resolved(self) -> Experiment:
         """Return it with everything filled in that was left to a default, for what is in use and nothing else."""
         used = {name: self.settings(kind) for kind, name in names_in_use(self.context()).items()}
+        known: dict[str, Any] = {}
+        if self.dataset != OWN:
+            known = {"metric": self.target_metric, "better": self.better or BETTER[self.target_metric]}
         return dataclasses.replace(
             self,
+            **known,
             stragglers=self.policy,
+            lr_schedule=self._schedule,
             deadline=self.deadline or float(self.epochs),
             options={name: values for name, values in used.items() if values},
         )
@@ -194,8 +282,21 @@ class Experiment:
         known = {f.name for f in experiment_fields()}
         fields = {name: value for name, value in changes.items() if name in known}
         others = {name: value for name, value in changes.items() if name not in known}
+        if self.task is None and fields.get("task") is not None:
+            fields = {**TASK_DEFAULTS, **fields}
         names = names_in_use({**{name: getattr(self, name) for name in known}, **fields})
         return dataclasses.replace(self, **fields, options=_add_options(self.options, names, others))
+
+    def for_task(self, name: str, settings: Mapping[str, Any]) -> Experiment:
+        """Return the experiment for a task: what was given here, else the task's own settings, else the defaults."""
+        known = {f.name for f in experiment_fields()}
+        given = {field: getattr(self, field) for field in self.__dict__.get("_given", known) if field in known}
+        base = Experiment(task=name).changed(settings)
+        return base.changed({**given, "task": name, "dataset": OWN, "model": OWN}).with_options(self.options)
+
+    def with_options(self, options: Options) -> Experiment:
+        """Return it with more settings of what is in use."""
+        return dataclasses.replace(self, options={**self.options, **options}) if options else self
 
     def select_known(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of the changes that `changed` knows, with what is in use once they are made."""
@@ -213,7 +314,10 @@ def _accept_settings_as_arguments() -> None:
 
     @functools.wraps(make)
     def __init__(self: Experiment, *args: Any, **values: Any) -> None:  # noqa: N807
-        fields = {name: value for name, value in values.items() if name in known}
+        fields: dict[str, Any] = {name: value for name, value in values.items() if name in known}
+        object.__setattr__(self, "_given", frozenset(fields))  # for `for_task`
+        if fields.get("task") is not None:
+            fields = {**TASK_DEFAULTS, **fields}
         if others := {name: value for name, value in values.items() if name not in known}:
             fields["options"] = _add_options(fields.get("options", {}), names_in_use(fields), others)
         make(self, *args, **fields)
@@ -334,8 +438,24 @@ def _move_eta_g(options: dict[str, dict[str, Any]], method: str) -> None:
 
 def _check_together(e: Experiment) -> None:
     """Check what no field can say alone."""
-    if e.dataset == OWN and e.fleet != "real":
-        raise BadInput(f"dataset: got {OWN!r} with fleet {e.fleet!r}; only real devices have data of their own")
+    if e.dataset == OWN and e.fleet != "real" and e.task is None:
+        raise BadInput(f"dataset: got {OWN!r} with fleet {e.fleet!r}; only tasks and real devices have their own data")
+    if e.task is not None and (e.dataset, e.model) != (OWN, OWN):
+        name = "dataset" if e.dataset != OWN else "model"
+        raise BadInput(f"{name}: got {getattr(e, name)!r} with a task; the task has its own {name}")
+    if e.task is None:
+        if e.partition == OWN:
+            raise BadInput("partition: got 'own' without a task; only a task has a partition of its own")
+        for name in ("devices", "cohort"):
+            if getattr(e, name) == 0:
+                raise BadInput(f"{name}: got 0; without a task it takes a whole number of at least 1")
+        if e.target is None:
+            raise BadInput("target: got none; it takes a number from 0 to 1")
+        if e.dataset != OWN and e.metric not in (None, "accuracy", "loss"):
+            raise BadInput(f"metric: got {e.metric!r}; for a dataset it takes accuracy or loss")
+    if e.target is not None and e.target_metric == "accuracy" and not 0 <= e.target <= 1:
+        raise BadInput(f"target: got {e.target:g}; as an accuracy it takes a number from 0 to 1")
+    _check_local_training(e)
     method = find("method", e.method)
     find("policy", e.policy)
     if method.policies and e.policy not in method.policies:
@@ -343,7 +463,29 @@ def _check_together(e: Experiment) -> None:
             f"stragglers: got {e.policy!r}; method {e.method} takes {', '.join(method.policies)}"
             + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
         )
-    if e.cohort > e.devices and e.sampling == "without-replacement":
+    if e.cohort > e.devices > 0 and e.sampling == "without-replacement":
         raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")
     for kind in names_in_use(e.context()):
         e.settings(kind)
+
+
+def _check_local_training(e: Experiment) -> None:
+    schedule = e.lr_schedule
+    if schedule == "step" and not e.lr_decay:
+        raise BadInput("lr_decay: got 0 with lr_schedule 'step'; it takes a number above 0 and below 1")
+    if schedule in ("constant", "cosine") and e.lr_decay:
+        raise BadInput(f"lr_decay: got {e.lr_decay:g} with lr_schedule {schedule!r}; it goes with exponential and step")
+    if e.lr_warmup >= e.rounds:
+        raise BadInput(f"lr_warmup: got {e.lr_warmup}; it takes fewer than the {e.rounds} rounds")
+    if e.local_optimizer != "sgd":
+        if e.momentum:
+            raise BadInput(f"momentum: got {e.momentum:g} with local_optimizer {e.local_optimizer!r}; it goes with sgd")
+        if why := find("method", e.method).needs_sgd:
+            raise BadInput(f"local_optimizer: got {e.local_optimizer!r}; method {e.method} takes sgd: {why}")
+        if e.policy == "complete" and e.options.get("complete", {}).get("scale") == "printed":
+            raise BadInput(
+                f"local_optimizer: got {e.local_optimizer!r}; scale 'printed' takes sgd: "
+                "it takes -delta / (lr * steps) for the mean gradient"
+            )
+    if e.batch_norm == "device" and e.backend == "flower":
+        raise BadInput("batch_norm: got 'device' with backend 'flower'; it takes a simulation, serial or pool")

@@ -24,34 +24,46 @@ from fedlga.backends.shared import SharedFolder
 from fedlga.core.registry import find
 from fedlga.core.settings import BadInput
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.simulation import input_shape, load_data, make_devices, split_data
+from fedlga.experiments.simulation import fit_experiment, load_data, make_devices, split_data
+from fedlga.learning.accelerator import choose_device
 from fedlga.learning.evaluation import TestSet
-from fedlga.learning.models import make_model, make_own_model
+from fedlga.learning.problem import fit_task
+from fedlga.learning.reading import read_data, read_task_data
+from fedlga.learning.task import Task, load_task
 from fedlga.learning.training import Devices
 
 NodeConfig = Mapping[str, Any]
-Examples = tuple[torch.Tensor, torch.Tensor]  # images and labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Own:
-    """A user's own model and data. The data stays on the node."""
+    """What a node learns, if its app says so. The data stays on the node."""
 
-    model: Callable[[], torch.nn.Module]
-    train_data: Callable[[NodeConfig], Examples]
+    task: Task
+    train_data: Callable[[NodeConfig], Any] | None = None  # in place of the task's data: what this device has
 
 
 def client_app(
-    model: Callable[[], torch.nn.Module] | None = None, train_data: Callable[[NodeConfig], Examples] | None = None
+    model: Callable[[], torch.nn.Module] | None = None,
+    train_data: Callable[[NodeConfig], Any] | None = None,
+    *,
+    task: Task | str | Path | None = None,
 ) -> ClientApp:
-    """Return a Flower ClientApp for a device: with your model and data, or those that the experiment names.
+    """Return a Flower ClientApp for a device: with your task, your model and data, or those that the experiment names.
+
+    `task` is a task or its file. Its data() returns the data of all devices, of which this one takes its part; with
+    own-data=true in the node's configuration, all that data() returns here is this device's.
 
     The node's configuration may say: device (its number; partition-id does as well), state-dir (where it keeps what it
     remembers), data-dir (of the experiment's dataset), seconds-per-step (a step takes at least that: to try out slow
-    devices).
+    devices), own-data.
     """
     app = ClientApp()
-    own = Own(model, train_data) if model is not None and train_data is not None else None
+    own = None
+    if task is not None:
+        own = Own(task if isinstance(task, Task) else load_task(str(task)))
+    elif model is not None and train_data is not None:
+        own = Own(Task(model, None), train_data)
 
     @app.query()
     def identify(message: Message, context: Context) -> Message:
@@ -86,29 +98,33 @@ def _devices(message: Message, context: Context, own: Own | None) -> Devices:
     torch.set_num_threads(1)
     setup, config = message.content.config_records[SETUP], context.node_config
     text = str(setup["experiment"])
-    if own is None:
-        devices = _named_devices(text, str(setup.get("data_dir") or config.get("data-dir") or ""))
+    folder = str(setup.get("data_dir") or config.get("data-dir") or "")
+    if own is None or not (own.train_data or config.get("own-data")):
+        devices = _shared_devices(text, folder, own)
     else:
         devices = _own_devices(text, own, tuple(sorted(config.items())))
     return replace(devices, pace=float(config.get("seconds-per-step", 0.0)))
 
 
 @lru_cache(maxsize=1)
-def _named_devices(text: str, folder: str) -> Devices:
-    """Return all devices of an experiment: its data is public, and this node uses its own part."""
+def _shared_devices(text: str, folder: str, own: Own | None) -> Devices:
+    """Return all devices of an experiment: the data is the same on every node, and this one uses its own part."""
     e = Experiment.from_toml(text)
-    data = load_data(e, folder or None)
-    model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
-    return make_devices(e, model, data.train_images, data.train_labels, split_data(e, data))
+    data = load_data(e, folder or None, task=None if own is None else own.task)
+    e, problem = fit_experiment(e, data)
+    split = split_data(e, data, problem)
+    return make_devices(e, problem.model, split.train.to(choose_device(e.device)), split.parts)
 
 
 @lru_cache(maxsize=1)
 def _own_devices(text: str, own: Own, config: tuple[tuple[str, Any], ...]) -> Devices:
-    e = Experiment.from_toml(text)
-    images, labels = own.train_data(dict(config))
-    others = [np.arange(0)] * device_number(dict(config))
-    model = make_own_model(own.model, images, labels, e.seed, e.resize)
-    return make_devices(e, model, images, labels, [*others, np.arange(len(labels))])
+    """Return this device alone: all examples that it has are its own."""
+    e, node = Experiment.from_toml(text), dict(config)
+    data = read_task_data(own.task) if own.train_data is None else read_data(own.task, own.train_data(node))
+    others = [np.arange(0)] * device_number(node)
+    device = choose_device(e.device)
+    problem = fit_task(own.task, data.train, e.seed, device=device, resize=e.resize, label_smoothing=e.label_smoothing)
+    return make_devices(e, problem.model, data.train.to(device), [*others, np.arange(len(data.train))])
 
 
 def _memory_file(message: Message, context: Context) -> MemoryFile:
@@ -122,7 +138,12 @@ def _memory_file(message: Message, context: Context) -> MemoryFile:
 
 @contextmanager
 def connect(
-    e: Experiment, test_set: TestSet, data_dir: str | Path | None, workers: int, grid: MessageGrid | None
+    e: Experiment,
+    task: Task,
+    test_set: TestSet,
+    data_dir: str | Path | None,
+    workers: int,
+    grid: MessageGrid | None,
 ) -> Generator[FlowerBackend]:
     """Connect to the nodes of an experiment: those of `grid`, or as many simulated ones as it has devices."""
     setup: dict[str, Any] = {"experiment": e.to_toml()}
@@ -135,7 +156,8 @@ def connect(
             closing.callback(shared.close)
             store = MemoryStore(shared, e.memory_limit * 1e9)
             setup |= {"data_dir": str(Path(data_dir).resolve())} if data_dir else {}
-            grid = closing.enter_context(simulate_grid(e.devices, workers, app))
+            own = None if task.named else client_app(task=task)
+            grid = closing.enter_context(simulate_grid(e.devices, workers, own or app))
             backend = FlowerBackend(grid, test_set, setup, node_options(e), store=store, strict=True)
             backend.wait_for_all(e.patience)  # all of them come, but a busy machine takes long to start Ray
         yield backend

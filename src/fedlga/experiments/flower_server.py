@@ -18,25 +18,36 @@ from fedlga.core.settings import BadInput
 from fedlga.core.types import ServerState
 from fedlga.experiments.config import OWN, Experiment
 from fedlga.experiments.flower_client import node_options
+from fedlga.experiments.measures import format_metric
 from fedlga.experiments.run import MAY_CHANGE, load_for_resume, run_and_record
-from fedlga.experiments.simulation import Simulation, create_fleet, local_steps, make_federation
+from fedlga.experiments.simulation import (
+    Simulation,
+    create_fleet,
+    fit_experiment,
+    local_steps,
+    make_federation,
+    split_data,
+)
 from fedlga.experiments.superlink import DONE, FAILED, RECORD
 from fedlga.learning.evaluation import Evaluator, TestSet
-from fedlga.learning.models import make_own_model
+from fedlga.learning.reading import read_data, read_task_data
+from fedlga.learning.task import Task, load_task
 
 if TYPE_CHECKING:
     from fedlga.core.types import Record
 
-Examples = tuple[torch.Tensor, torch.Tensor]  # images and labels
-
 
 def server_app(
-    model: Callable[[], torch.nn.Module] | None = None, test_data: Callable[[], Examples] | None = None
+    model: Callable[[], torch.nn.Module] | None = None,
+    test_data: Callable[[], Any] | None = None,
+    *,
+    task: Task | str | Path | None = None,
 ) -> ServerApp:
-    """Return a Flower ServerApp that federates your model, tested on your data, or those that the experiment names.
+    """Return a Flower ServerApp that federates your task, your model tested on your data, or what the experiment names.
 
-    The run's configuration holds the experiment: its fields by their names, and `out`, the run folder (`resume`:
-    continue it). The folder is where this app runs, beside the SuperLink.
+    `task` is a task or its file; the joint model is tested on the test data of its data(). The run's
+    configuration holds the experiment: its fields by their names, and `out`, the run folder (`resume`: continue it).
+    The folder is where this app runs, beside the SuperLink.
     """
     app = ServerApp()
 
@@ -46,15 +57,19 @@ def server_app(
         config = dict(context.run_config)
         folder = Path(str(config.get("out") or f"runs/run-{context.run_id}"))
         resume = bool(config.get("resume", False))
-        own = model is not None and test_data is not None
+        own = None
         try:
-            e = read_experiment(config, own=own)
+            if task is not None:
+                own = task if isinstance(task, Task) else load_task(str(task))
+            elif model is not None and test_data is not None:
+                own = Task(model, test_data)
+            e = read_experiment(config, own)
             if resume and own:  # what the run was started with, except for what may change
                 e = load_for_resume(folder, {name: config[name] for name in MAY_CHANGE if name in config})
-            opening = open_own_federation(e, grid, model, test_data) if own else None
+            opening = None if own is None else open_own_federation(e, grid, own, only_tests=task is None)
             data_dir = str(config.get("data_dir") or "") or None
             for record in run_and_record(e, folder, resume=resume, data_dir=data_dir, grid=grid, simulation=opening):
-                _print(RECORD + json.dumps(record.as_dict()) if not own else describe_round(record, e.rounds))
+                _print(RECORD + json.dumps(record.as_dict()) if own is None else describe_round(record, e.rounds))
         except BadInput as error:
             _print(FAILED + str(error))
             raise
@@ -63,19 +78,22 @@ def server_app(
     return app
 
 
-def read_experiment(config: Mapping[str, Any], *, own: bool) -> Experiment:
+def read_experiment(config: Mapping[str, Any], own: Task | None) -> Experiment:
     """Return the experiment in a run's configuration: as TOML, or field by field."""
     if text := config.get("experiment"):
         return Experiment.from_toml(str(text))
-    base: dict[str, Any] = {"backend": "flower"}
-    if own:
+    start, base = Experiment(), {"backend": "flower"}
+    if own is not None:
         base |= {"dataset": OWN, "model": OWN, "fleet": "real", "deadline": 60.0}
-    return Experiment().changed(Experiment().select_known({**base, **config}))
+    if own is not None and own.source:
+        start = Experiment(task=own.source).changed(own.experiment)
+    return start.changed(start.select_known({**base, **config}))
 
 
 def describe_round(record: Record, rounds: int) -> str:
     """Return a round as a line of the log."""
-    accuracy = "" if record.accuracy is None else f"  accuracy {record.accuracy:.1%}"
+    name, value = next(iter(record.metrics.items()), ("loss", None))
+    measured = "" if value is None else f"  {name} {format_metric(name, value)}"
     work = " ".join(
         f"{device}:{done}/{asked}"
         for device, done, asked in zip(record.devices, record.steps, record.steps_asked, strict=True)
@@ -83,7 +101,7 @@ def describe_round(record: Record, rounds: int) -> str:
     trouble = "".join(f"; refused device {device}: {why}" for device, why in record.refused.items())
     trouble += f"; late: {' '.join(map(str, record.late))}" if record.late else ""
     trouble += f"; {record.note}" if record.note else ""
-    return f"round {record.round}/{rounds}{accuracy}  {record.seconds:.1f} s  steps {work}{trouble}"
+    return f"round {record.round}/{rounds}{measured}  {record.seconds:.1f} s  steps {work}{trouble}"
 
 
 def _print(line: str) -> None:
@@ -91,25 +109,28 @@ def _print(line: str) -> None:
 
 
 @contextmanager
-def open_own_federation(
-    e: Experiment,
-    grid: Grid,
-    model: Callable[[], torch.nn.Module] | None,
-    test_data: Callable[[], Examples] | None,
-) -> Generator[Simulation]:
-    """Build a federation of real devices that have their own data."""
-    assert model is not None
-    assert test_data is not None
-    e = e.resolved()
-    images, labels = test_data()
-    flat = make_own_model(model, images, labels, e.seed, e.resize)
-    backend = FlowerBackend(grid, TestSet(flat, images, labels, e.resize), {"experiment": e.to_toml()}, node_options(e))
+def open_own_federation(e: Experiment, grid: Grid, task: Task, *, only_tests: bool) -> Generator[Simulation]:
+    """Build a federation of real devices that have their own data.
+
+    `only_tests`: the task's data() returns nothing but test data; otherwise it returns what a device's would, too.
+    """
+    given = read_data(task, task.call("data")) if only_tests else read_task_data(task)
+    e, problem = fit_experiment(e, given)
+    if only_tests or given.test is not None:
+        test, ranges = (given.train if only_tests else given.test), None
+    else:
+        split = split_data(e, given, problem)
+        test, ranges = split.test, split.ranges
+    assert test is not None
+    setup = {"experiment": e.to_toml()}
+    backend = FlowerBackend(grid, TestSet(problem, test, e.resize), setup, node_options(e))
     backend.wait_for_all(e.grace)
     examples = _PerDevice(backend, e.devices, lambda count: count)
     steps = _PerDevice(backend, e.devices, lambda count: local_steps(e, count))
     fleet = create_fleet(e, steps, None)
-    federation = make_federation(e, fleet, backend, Evaluator(labels, None, []), examples)
-    yield Simulation(federation, ServerState(round=0, w=flat.vector.clone()), flat, None)
+    federation = make_federation(e, fleet, backend, Evaluator(problem.metrics, test, [], ranges=ranges), examples)
+    start = ServerState(round=0, w=problem.model.vector.cpu().clone(), buffers=problem.model.read_buffers())
+    yield Simulation(e, federation, start, problem.model, None)
 
 
 @final

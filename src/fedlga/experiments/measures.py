@@ -5,11 +5,12 @@ Summaries, comparisons, the terminal's tables and the HTML report all read this 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import itertools
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,21 @@ class Measure:
         return "-" if value is None else f"{value:{self.format}}"
 
 
+def value_of(record: Record, name: str) -> float | None:
+    """Return a metric or another number of a round; None if it was not measured."""
+    return record.metrics[name] if name in record.metrics else getattr(record, name, None)
+
+
 def rounds_until_target(e: Experiment, records: Sequence[Record]) -> Sequence[Record] | None:
     """Return the rounds up to the one that reached the target; None if none did."""
-    hit = next((i for i, r in enumerate(records) if r.accuracy is not None and r.accuracy >= e.target), None)
+    hit = next((i for i, r in enumerate(records) if e.reaches(value_of(r, e.target_metric))), None)
     return None if hit is None else records[: hit + 1]
 
 
-def _to_target(field: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
+Compute = Callable[[Experiment, Sequence[Record]], float | None]
+
+
+def _to_target(field: str) -> Compute:
     def compute(e: Experiment, records: Sequence[Record]) -> float | None:
         until = rounds_until_target(e, records)
         return None if until is None else sum(getattr(r, field) for r in until)
@@ -59,90 +68,130 @@ def _rounds_to_target(e: Experiment, records: Sequence[Record]) -> float | None:
     return None if until is None else until[-1].round
 
 
-def _last(field: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
+def _best(name: str) -> Compute:
     def compute(e: Experiment, records: Sequence[Record]) -> float | None:
-        values = known_values(records, field)[-LAST:]
+        values = known_values(records, name)
+        return (min if e.better == "lower" else max)(values, default=None)
+
+    return compute
+
+
+def _last(name: str) -> Compute:
+    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+        values = known_values(records, name)[-LAST:]
         return sum(values) / len(values) if values else None
 
     return compute
 
 
-def _closing(field: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
+def _closing(name: str) -> Compute:
     """Return the mean over the last fifth of the simulated time: the same for rounds of any length."""
 
     def compute(e: Experiment, records: Sequence[Record]) -> float | None:
         ends = list(itertools.accumulate(r.simulated_seconds for r in records))
         late = [r for r, end in zip(records, ends, strict=True) if end > (1 - CLOSING) * ends[-1]]
-        values = known_values(late, field) or known_values(records, field)[-1:]
+        values = known_values(late, name) or known_values(records, name)[-1:]
         return sum(values) / len(values) if values else None
 
     return compute
 
 
-def _total(field: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
+def _total(field: str) -> Compute:
     return lambda e, records: sum(getattr(r, field) for r in records)
 
 
-def _error(name: str) -> Callable[[Experiment, Sequence[Record]], float | None]:
+def _error(name: str) -> Compute:
     return lambda e, records: average_errors(records)[name]
 
 
-def known_values(records: Sequence[Record], field: str) -> list[float]:
-    """Return the values of a field in the rounds that have one."""
-    return [value for r in records if (value := getattr(r, field)) is not None]
+def known_values(records: Sequence[Record], name: str) -> list[float]:
+    """Return the values of a metric or another number in the rounds that have one."""
+    return [value for r in records if (value := value_of(r, name)) is not None]
 
 
-MEASURES = [
-    Measure("rounds_to_target", "rounds", ".0f", _rounds_to_target, "target", in_report=True),
-    Measure("seconds_to_target", "seconds", ".1f", _to_target("seconds"), "target", in_report=True),
-    Measure(
-        "simulated_seconds_to_target",
-        "simulated seconds",
-        ".0f",
-        _to_target("simulated_seconds"),
-        "target",
-        short="simulated s",
-        in_report=True,
-    ),
-    Measure(
-        "best_accuracy",
-        "best accuracy",
-        ".1%",
-        lambda e, records: max(known_values(records, "accuracy"), default=None),
-        "target",
-        short="best",
-        in_report=True,
-    ),
-    Measure(
-        "final_accuracy",
-        "final accuracy",
-        ".1%",
-        lambda e, records: (known_values(records, "accuracy") or [None])[-1],
-    ),
-    Measure("last_accuracy", "accuracy at the end", ".1%", _last("accuracy"), "end", short="accuracy", in_report=True),
-    Measure(
-        "last_accuracy_slow", "slow devices' data", ".1%", _last("accuracy_slow"), "end", short="slow", in_report=True
-    ),
-    Measure("last_accuracy_worst", "worst device", ".1%", _last("accuracy_worst"), "end", short="worst"),
-    Measure("closing_accuracy", "accuracy, last fifth of the time", ".1%", _closing("accuracy")),
-    Measure("closing_accuracy_slow", "slow devices' data, last fifth of the time", ".1%", _closing("accuracy_slow")),
-    Measure("last_train_loss", "training loss at the end", ".3f", _last("train_loss")),
-    Measure("seconds", "seconds in all", ".1f", _total("seconds")),
-    Measure(
-        "seconds_per_round",
-        "seconds a round",
-        ".3f",
-        lambda e, records: sum(r.seconds for r in records) / len(records) if records else None,
-        in_report=True,
-    ),
-    Measure(
-        "simulated_seconds", "simulated seconds in all", ".0f", _total("simulated_seconds"), "end", short="simulated s"
-    ),
-    Measure("approximation_error", "error", ".2f", _error("approximation_error"), "end", only_audited=True),
-    Measure("best_scale_error", "best multiple", ".2f", _error("best_scale_error"), only_audited=True),
-    Measure("aggregate_error", "averaged update", ".2f", _error("aggregate_error"), only_audited=True),
-]
-BY_NAME: Mapping[str, Measure] = {m.name: m for m in MEASURES}
+def metric_format(name: str) -> str:
+    """Return how a metric is written: accuracies as percentages, other numbers with four digits."""
+    return ".1%" if name.split("_", maxsplit=1)[0] == "accuracy" or name.endswith("accuracy") else ".4g"
+
+
+def format_metric(name: str, value: float | None, *, digits: int = 1) -> str:
+    """Return a metric's value as text; `digits` are those of a percentage."""
+    if value is None:
+        return "none"
+    return f"{value:.{digits}%}" if metric_format(name).endswith("%") else f"{value:{metric_format(name)}}"
+
+
+def format_target(e: Experiment) -> str:
+    """Return the target as text, with the metric's name unless it is an accuracy: '65%', 'rmse 0.5'."""
+    if e.target is None:
+        return "no target"
+    if metric_format(e.target_metric).endswith("%"):
+        return f"{e.target:.0%}" if e.target_metric == "accuracy" else f"{e.target_metric} {e.target:.0%}"
+    return f"{e.target_metric} {e.target:g}"
+
+
+@functools.cache
+def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
+    """Return every measure of a run whose target metric has this name."""
+    form = metric_format(metric)
+    return [
+        Measure("rounds_to_target", "rounds", ".0f", _rounds_to_target, "target", in_report=True),
+        Measure("seconds_to_target", "seconds", ".1f", _to_target("seconds"), "target", in_report=True),
+        Measure(
+            "simulated_seconds_to_target",
+            "simulated seconds",
+            ".0f",
+            _to_target("simulated_seconds"),
+            "target",
+            short="simulated s",
+            in_report=True,
+        ),
+        Measure(f"best_{metric}", f"best {metric}", form, _best(metric), "target", short="best", in_report=True),
+        Measure(
+            f"final_{metric}",
+            f"final {metric}",
+            form,
+            lambda e, records: (known_values(records, metric) or [None])[-1],
+        ),
+        Measure(f"last_{metric}", f"{metric} at the end", form, _last(metric), "end", short=metric, in_report=True),
+        Measure(
+            f"last_{metric}_slow",
+            "slow devices' data",
+            form,
+            _last(f"{metric}_slow"),
+            "end",
+            short="slow",
+            in_report=True,
+        ),
+        Measure(f"last_{metric}_worst", "worst device", form, _last(f"{metric}_worst"), "end", short="worst"),
+        Measure(f"closing_{metric}", f"{metric}, last fifth of the time", form, _closing(metric)),
+        Measure(
+            f"closing_{metric}_slow",
+            "slow devices' data, last fifth of the time",
+            form,
+            _closing(f"{metric}_slow"),
+        ),
+        Measure("last_train_loss", "training loss at the end", ".3f", _last("train_loss")),
+        Measure("seconds", "seconds in all", ".1f", _total("seconds")),
+        Measure(
+            "seconds_per_round",
+            "seconds a round",
+            ".3f",
+            lambda e, records: sum(r.seconds for r in records) / len(records) if records else None,
+            in_report=True,
+        ),
+        Measure(
+            "simulated_seconds",
+            "simulated seconds in all",
+            ".0f",
+            _total("simulated_seconds"),
+            "end",
+            short="simulated s",
+        ),
+        Measure("approximation_error", "error", ".2f", _error("approximation_error"), "end", only_audited=True),
+        Measure("best_scale_error", "best multiple", ".2f", _error("best_scale_error"), only_audited=True),
+        Measure("aggregate_error", "averaged update", ".2f", _error("aggregate_error"), only_audited=True),
+    ]
 
 
 def summarise_run(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
@@ -150,11 +199,13 @@ def summarise_run(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
     return {
         "method": e.method,
         "stragglers": e.policy,
-        "dataset": e.dataset,
+        "dataset": e.subject,
         "seed": e.seed,
         "rounds": len(records),
+        "metric": e.target_metric,
+        "better": e.better or "higher",
         "target": e.target,
-        **{m.name: m.compute(e, records) for m in MEASURES if e.audit or not m.only_audited},
+        **{m.name: m.compute(e, records) for m in list_measures(e.target_metric) if e.audit or not m.only_audited},
         "finished": is_finished(e, records),
         "diverged": bool(records) and records[-1].diverged,
         "versions": find_versions(),
@@ -166,7 +217,7 @@ def is_finished(e: Experiment, records: Sequence[Record]) -> bool:
     if not records:
         return False
     last = records[-1]
-    reached = last.accuracy is not None and last.accuracy >= e.target
+    reached = e.reaches(value_of(last, e.target_metric))
     over = e.time_limit is not None and sum(r.simulated_seconds for r in records) >= e.time_limit
     return last.round >= e.rounds or over or last.diverged or (e.stop_at_target and reached)
 

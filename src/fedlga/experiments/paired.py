@@ -10,11 +10,8 @@ from typing import Any
 
 from fedlga.core.files import format_csv, write_atomically
 from fedlga.experiments.arms import Arm
-from fedlga.experiments.compare import Plan, read_summaries
+from fedlga.experiments.compare import Plan, find_metric, read_summaries
 from fedlga.experiments.statistics import LEVEL, Difference, Estimate, compare_pairs, correct_for_many
-
-# What arms are judged by, and whether a lower value is better.
-JUDGED = {"closing_accuracy": False, "closing_accuracy_slow": False, "simulated_seconds_to_target": True}
 
 Runs = Mapping[int, Mapping[str, Any]]  # summaries by seed
 
@@ -42,7 +39,7 @@ def compare_arms(plan: Plan, out: Path) -> list[PairedRow]:
     """Return a row for each arm and measure. Holm's correction is over the arms, for each measure."""
     summaries = read_summaries(plan, out)
     rows: list[PairedRow] = []
-    for measure, lower in JUDGED.items():
+    for measure, lower in list_judged(summaries, plan).items():
         values = {label: {seed: s.get(measure) for seed, s in runs.items()} for label, runs in summaries.items()}
         if all(v is None for by_seed in values.values() for v in by_seed.values()):
             continue  # no device is always slow, or no arm reached the target
@@ -57,6 +54,13 @@ def compare_arms(plan: Plan, out: Path) -> list[PairedRow]:
     return rows
 
 
+def list_judged(summaries: Mapping[str, Runs], plan: Plan) -> dict[str, bool]:
+    """Return what arms are judged by, and whether a lower value is better."""
+    metric = find_metric(summaries, plan.base)
+    lower = any(s.get("better") == "lower" for runs in summaries.values() for s in runs.values())
+    return {f"closing_{metric}": lower, f"closing_{metric}_slow": lower, "simulated_seconds_to_target": True}
+
+
 def _compare_runs(ours: Runs, theirs: Runs, measure: str, *, lower: bool) -> Difference | None:
     """Test whether our runs are better than theirs on the same seeds; None if they share no seed.
 
@@ -64,7 +68,7 @@ def _compare_runs(ours: Runs, theirs: Runs, measure: str, *, lower: bool) -> Dif
     to there. Where rounds of one arm are longer, its runs last longer; that alone is no lead.
     """
     pairs = {seed: (ours[seed], theirs[seed]) for seed in ours if seed in theirs}
-    if not lower:  # an accuracy that was never measured is not a late one: the seed does not count
+    if measure != "simulated_seconds_to_target":  # what was never measured is not late: the seed does not count
         pairs = {seed: pair for seed, pair in pairs.items() if all(run.get(measure) is not None for run in pair)}
     sign = 1.0 if lower else -1.0  # compare_pairs tests for 'below'
     a, b = (

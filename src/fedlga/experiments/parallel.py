@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedlga.core.process import count_cores, keep_freed_memory
 from fedlga.core.settings import BadInput
-from fedlga.experiments.config import Experiment
+from fedlga.experiments.config import OWN, Experiment
 from fedlga.experiments.records import EXPERIMENT, read_summary
 from fedlga.experiments.run import remove_weights, run_and_record
 
 if TYPE_CHECKING:
-    from fedlga.learning.datasets.base import Data
+    from fedlga.learning.reading import TaskData
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _run_job(job: Job) -> dict[str, Any]:
     if _stop.is_set():  # the executor had handed it to this process already
         return {}
     e, folder = job.experiment, job.folder
-    records = run_and_record(e, folder, resume=(folder / EXPERIMENT).exists(), data=_load(*_data_key(e)))
+    records = run_and_record(e, folder, resume=(folder / EXPERIMENT).exists(), data=_load(e))
     for _ in records:
         if _stop.is_set():
             break
@@ -147,12 +147,28 @@ def _run_job(job: Job) -> dict[str, Any]:
     return summary
 
 
-def _data_key(e: Experiment) -> tuple[str, bool, tuple[tuple[str, Any], ...]]:
-    return e.dataset, e.normalise, tuple(sorted(e.settings("dataset").items()))
+def _load(e: Experiment) -> TaskData:
+    """Return the data of an experiment; the last one is kept, for the next run with the same data."""
+    names = ("task", "dataset", "model", "normalise", "resize")
+    own = {} if e.dataset == OWN else e.settings("dataset")
+    return _load_for((*(getattr(e, name) for name in names), tuple(sorted(own.items()))), _Ignored(e))
+
+
+@dataclass(frozen=True, eq=False)
+class _Ignored:
+    """An argument that is no part of a cache's key."""
+
+    experiment: Experiment
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
 
 
 @lru_cache(maxsize=1)
-def _load(dataset: str, normalise: bool, settings: tuple[tuple[str, Any], ...]) -> Data:
-    from fedlga.learning.datasets.cache import cache_folder, load
+def _load_for(key: tuple[Any, ...], ignored: _Ignored) -> TaskData:
+    from fedlga.experiments.simulation import load_data
 
-    return load(dataset, cache_folder(_data_dir), settings=dict(settings), normalise=normalise)
+    return load_data(ignored.experiment, _data_dir)

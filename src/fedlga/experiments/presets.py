@@ -35,16 +35,23 @@ PRESETS["fleet"] = {
     "target": 0.75,
     "evaluate_every": 3,
 }
+PRESETS["shakespeare"] = {"task": "shakespeare"}
 PRESET_MEANINGS = {
     "paper": "the FedLGA paper on Fashion-MNIST, one unit of work = one batch (the default)",
     "paper-epochs": "the same, one unit of work = one pass over the device's data",
     "fleet": "the same devices are always slow, and hold what the others do not: four classes of ten",
     "cifar10": "the paper on CIFAR-10 with ResNet-20 (hours on a CPU)",
     "cifar100": "the paper on CIFAR-100 with ResNet-20 (hours on a CPU)",
+    "shakespeare": "next character, one device a speaking role of Shakespeare's plays, with an LSTM",
     "digits": "small data that comes with the package: a first step, in seconds",
 }
 
 
 def preset(name: str) -> Experiment:
     """Return a preset by name."""
-    return Experiment().changed(PRESETS[choose("preset", name, PRESETS)])
+    changes = PRESETS[choose("preset", name, PRESETS)]
+    if "task" not in changes:
+        return Experiment().changed(changes)
+    from fedlga.learning.task import load_task
+
+    return Experiment(task=changes["task"]).changed(load_task(changes["task"]).experiment)

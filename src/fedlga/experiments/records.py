@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import MEASURES, summarise_run
+from fedlga.experiments.measures import list_measures, summarise_run
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
@@ -113,7 +113,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     summary = _read_json(folder / SUMMARY)
     if not summary.get("finished"):
         return {}
-    if all(m.name in summary or m.only_audited for m in MEASURES):
+    if all(m.name in summary or m.only_audited for m in list_measures(str(summary.get("metric", "accuracy")))):
         return summary
     return {**read_run(folder).summary, **summary}
 

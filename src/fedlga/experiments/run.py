@@ -6,6 +6,7 @@ rounds.jsonl        a line a round
 summary.json        the run in a few numbers
 model.safetensors   the joint model, by parameter name
 checkpoint/         the aggregator's and the devices' state, to continue from
+task.py             a copy of the task's file, if it has one
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from fedlga.backends.flower.ray import MessageGrid
     from fedlga.backends.pool.workers import Workers
     from fedlga.experiments.simulation import Simulation
-    from fedlga.learning.datasets.base import Data
     from fedlga.learning.datasets.sources import Progress
+    from fedlga.learning.reading import TaskData
+    from fedlga.learning.task import Task
 
 CHECKPOINT_SECONDS = 30.0  # between checkpoints: a killed run loses at most this, and the round it was in
+TASK = "task.py"
 MOST_DEVICES_LISTED = 1000  # partition.json is not written for more
 MAY_CHANGE = (
     "rounds",
@@ -51,12 +54,37 @@ MAY_CHANGE = (
 )  # when a run is resumed
 
 
-def run(experiment: Experiment, out: str | Path, *, data_dir: str | Path | None = None) -> Run:
-    """Run an experiment to its end into the folder `out`."""
-    folder = Path(out)
-    for _ in run_and_record(experiment, folder, data_dir=data_dir):
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    task: Task | None = None,
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+) -> Run:
+    """Run an experiment to its end into the folder `out`; without one, into a new folder in runs/.
+
+    `task` is what is learned, if it is not in the experiment. `resume` continues the run that is in `out`.
+    """
+    from fedlga.experiments.simulation import bind_task
+
+    if resume and out is None:
+        raise BadInput("resume: got it without a folder; it takes the folder of a run")
+    e = bind_task(experiment, task)
+    folder = new_folder("runs", f"{e.method}-{e.subject}-seed{e.seed}") if out is None else Path(out)
+    for _ in run_and_record(e, folder, resume=resume, task=task, data_dir=data_dir):
         pass
     return read_run(folder)
+
+
+def new_folder(parent: str, name: str) -> Path:
+    """Return a folder name that is not taken."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")
+    folder, count = Path(parent) / stem, 1
+    while folder.exists():
+        count += 1
+        folder = Path(parent) / f"{stem}-{count}"
+    return folder
 
 
 def run_and_record(
@@ -64,8 +92,9 @@ def run_and_record(
     folder: Path,
     *,
     resume: bool = False,
+    task: Task | None = None,
     data_dir: str | Path | None = None,
-    data: Data | None = None,
+    data: TaskData | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
     grid: MessageGrid | None = None,
@@ -79,15 +108,19 @@ def run_and_record(
     the same weights as without the interruption.
     """
     from fedlga.core.round import run_rounds
-    from fedlga.experiments.simulation import simulate
+    from fedlga.experiments.simulation import bind_task, simulate
 
-    e = experiment.resolved()
+    e = bind_task(experiment, task).resolved()
     if resume:
         read_lines(folder)  # a file that cannot be understood is refused before anything else is touched
+        _check_task(folder, e)
     else:
         check_free(folder)
-    opening = simulation or simulate(e, data_dir=data_dir, data=data, workers=workers, progress=progress, grid=grid)
+    opening = simulation or simulate(
+        e, task=task, data_dir=data_dir, data=data, workers=workers, progress=progress, grid=grid
+    )
     with opening as opened, _lock(folder, new=not resume):
+        e = opened.experiment
         if resume:
             state, records = _resume(folder, e, opened)
         else:
@@ -139,7 +172,10 @@ def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
         raise BadInput(
             f"--resume: {', '.join(fixed)} cannot change in the middle of a run; only {', '.join(MAY_CHANGE)}"
         )
-    return Experiment.load(folder / EXPERIMENT).changed(changes)
+    e = Experiment.load(folder / EXPERIMENT)
+    if e.lr_schedule == "cosine" and changes.get("rounds", e.rounds) != e.rounds:
+        raise BadInput("--resume: rounds cannot change with lr_schedule 'cosine', which depends on them")
+    return e.changed(changes)
 
 
 @contextmanager
@@ -170,17 +206,26 @@ def _lock(folder: Path, *, new: bool) -> Generator[None]:
 
 
 def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
-    from fedlga.learning.partitions.base import count_classes
-
-    devices = simulation.devices
+    split = simulation.split
     try:
-        if devices is not None and e.devices <= MOST_DEVICES_LISTED:
-            labels = devices.labels.numpy()
-            held = count_classes(devices.parts, labels, int(labels.max()) + 1)
-            write_atomically(folder / PARTITION, json.dumps({"counts": held.tolist()}) + "\n")
+        if split is not None and e.devices <= MOST_DEVICES_LISTED:
+            counts = [[len(part)] for part in split.parts] if split.held is None else split.held.tolist()
+            write_atomically(folder / PARTITION, json.dumps({"counts": counts}) + "\n")
+        if e.task is not None and Path(e.task).is_file():
+            write_atomically(folder / TASK, Path(e.task).read_text(encoding="utf-8"))
         write_atomically(folder / EXPERIMENT, e.to_toml())
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
+
+
+def _check_task(folder: Path, e: Experiment) -> None:
+    """Refuse to continue with a task's file that is not the one that the run was started with."""
+    if e.task is None or not (folder / TASK).is_file() or not Path(e.task).is_file():
+        return
+    if Path(e.task).read_bytes() != (folder / TASK).read_bytes():
+        raise BadInput(
+            f"--resume: {Path(e.task).name} has changed since the run was started; the run's copy is {folder / TASK}"
+        )
 
 
 def _resume(folder: Path, e: Experiment, simulation: Simulation) -> tuple[ServerState, list[Record]]:
@@ -207,7 +252,7 @@ def remove_weights(folder: Path) -> None:
 
 def _close(folder: Path, e: Experiment, state: ServerState, records: Sequence[Record], simulation: Simulation) -> None:
     save_checkpoint(folder, state, simulation.federation.backend)
-    simulation.model.vector.copy_(state.w)
+    simulation.model.load(state.w, state.buffers)
     weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
     save_tensors(folder / "model.safetensors", weights)
     compiled = simulation.devices is not None and simulation.devices.kernel is not None  # its last bits are its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,14 +20,22 @@ from fedlga.core.fleet import Fleet, Workload
 from fedlga.core.process import count_cores, one_thread
 from fedlga.core.registry import create
 from fedlga.core.round import Federation, run_rounds
+from fedlga.core.settings import BadInput, suggest
 from fedlga.core.types import Record, ServerState
-from fedlga.experiments.config import Experiment
+from fedlga.experiments.config import DEFAULT_COHORT, DEFAULT_DEVICES, IN_PYTHON, OWN, Experiment
 from fedlga.experiments.measures import is_finished
-from fedlga.learning.datasets.base import Data
-from fedlga.learning.datasets.cache import cache_folder, load
+from fedlga.learning.accelerator import choose_device
+from fedlga.learning.compiled_step import choose
+from fedlga.learning.datasets.cache import cache_folder, fetch_files, ignore_progress, load
 from fedlga.learning.evaluation import Evaluator, TestSet
-from fedlga.learning.models import FlatModel, make_model
-from fedlga.learning.partitions.base import count_classes, make_parts
+from fedlga.learning.examples import Examples, TensorExamples
+from fedlga.learning.flat_model import FlatModel
+from fedlga.learning.metrics import LOSS
+from fedlga.learning.named import named_task
+from fedlga.learning.problem import Problem, fit_task
+from fedlga.learning.reading import TaskData, read_task_data
+from fedlga.learning.splitting import Split, split_examples
+from fedlga.learning.task import Task, describe_for_worker, load_task
 from fedlga.learning.training import Devices, TrainingOptions, steps_in_epoch
 
 if TYPE_CHECKING:
@@ -39,23 +48,25 @@ if TYPE_CHECKING:
 class Simulation:
     """A federation ready to run, with its starting point and the model that its vector belongs to."""
 
+    experiment: Experiment  # with all that the data decided: devices, cohort, partition, metric
     federation: Federation
     start: ServerState
     model: FlatModel
     devices: Devices | None  # None: real devices, which keep their data to themselves
+    split: Split | None = None
 
 
-def rounds(experiment: Experiment, *, data_dir: str | Path | None = None) -> Iterator[Record]:
+def rounds(experiment: Experiment, *, task: Task | None = None, data_dir: str | Path | None = None) -> Iterator[Record]:
     """Run an experiment round by round, in memory: nothing is written.
 
     Between rounds, in the caller's loop, torch has the number of threads it had before.
     """
     records: list[Record] = []
-    with simulate(experiment, data_dir=data_dir) as simulation:
+    with simulate(experiment, task=task, data_dir=data_dir) as simulation:
         for _, record in run_rounds(simulation.federation, simulation.start, experiment.rounds):
             yield record
             records.append(record)
-            if is_finished(experiment, records):
+            if is_finished(simulation.experiment, records):
                 return
 
 
@@ -63,18 +74,19 @@ def rounds(experiment: Experiment, *, data_dir: str | Path | None = None) -> Ite
 def simulate(
     experiment: Experiment,
     *,
+    task: Task | None = None,
     data_dir: str | Path | None = None,
-    data: Data | None = None,
+    data: TaskData | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
     grid: MessageGrid | None = None,
 ) -> Generator[Simulation]:
     """Build everything that an experiment needs, for as long as the `with` lasts.
 
-    A caller that runs many experiments can pass in `data` and `workers`. `grid` is for backend flower: the nodes of a
-    SuperLink; without it the nodes are simulated.
+    `task` is for an experiment whose task was made in Python. A caller that runs many experiments can pass in `data`
+    and `workers`. `grid` is for backend flower: the nodes of a SuperLink; without it the nodes are simulated.
     """
-    e = experiment.resolved()
+    e = bind_task(experiment, task).resolved()
     with ExitStack() as closing:
         if e.backend != "pool":
             workers = None
@@ -82,36 +94,94 @@ def simulate(
             workers = Workers(worker_count(e))
             closing.callback(workers.close)
         with one_thread():
-            data = data or load_data(e, data_dir, progress)
-            parts = split_data(e, data)
-            fleet = make_fleet(e, data, parts)
-            model = make_model(e.model, input_shape(e, data), data.classes, e.seed)
-        start = ServerState(round=0, w=model.vector.clone())
-        devices = make_devices(e, model, data.train_images, data.train_labels, parts)
-        test_set = TestSet(model, data.test_images, data.test_labels, e.resize)
+            data = data or load_data(e, data_dir, progress, task=task)
+            e, problem = fit_experiment(e, data)
+            split = split_data(e, data, problem)
+            fleet = make_fleet(e, split)
+        device = choose_device(e.device)
+        start = ServerState(round=0, w=problem.model.vector.cpu().clone(), buffers=_first_buffers(problem.model))
+        here = e.backend == "serial"  # otherwise other processes have the data
+        devices = make_devices(e, problem.model, split.train.to(device) if here else split.train, split.parts)
+        if e.compile == "auto":
+            e, devices = choose_compile(e, devices)
+        if here and devices.compiled is not None:  # before the first weights come, as in the pool's workers
+            problem.model.load(start.w, start.buffers)
+        test_set = TestSet(problem, split.test.to(device) if here else split.test, e.resize)
         limit = e.memory_limit * 1e9
         if e.backend == "flower":
             from fedlga.experiments.flower_client import connect
 
-            backend: Backend = closing.enter_context(connect(e, test_set, data_dir, worker_count(e), grid))
+            backend: Backend = closing.enter_context(connect(e, data.task, test_set, data_dir, worker_count(e), grid))
         elif workers is None:
-            backend = SerialBackend(devices, test_set, limit)
+            backend = SerialBackend(devices, test_set, limit, ranges=_own_ranges(e, split))
         else:
-            known = _describe_model(e, data)
-            backend = PoolBackend(devices, test_set, workers, known, e.cohort, audit=e.audit, memory_limit=limit)
+            known = {"task": describe_task(data), "seed": e.seed, "device": str(device), "target": e.metric}
+            known |= {"method": e.method, "settings": e.settings("method")}
+            backend = PoolBackend(
+                devices,
+                test_set,
+                workers,
+                known,
+                e.cohort,
+                audit=e.audit,
+                memory_limit=limit,
+                ranges=_own_ranges(e, split),
+                test_rows=split.test_rows,
+            )
         closing.callback(backend.close)
-        held = torch.from_numpy(count_classes(parts, data.train_labels.numpy(), data.classes))
-        evaluator = Evaluator(data.test_labels, held, fleet.always_slow())
-        federation = make_federation(e, fleet, backend, evaluator, [len(part) for part in parts])
-        yield Simulation(federation, start, model, devices)
+        held = None if split.held is None else torch.from_numpy(split.held)
+        evaluator = Evaluator(problem.metrics, split.test, fleet.always_slow(), held=held, ranges=split.ranges)
+        federation = make_federation(e, fleet, backend, evaluator, [len(part) for part in split.parts])
+        yield Simulation(e, federation, start, problem.model, devices, split)
 
 
-def make_devices(
-    e: Experiment, model: FlatModel, images: torch.Tensor, labels: torch.Tensor, parts: Sequence[Array]
-) -> Devices:
+def bind_task(experiment: Experiment, task: Task | None) -> Experiment:
+    """Return the experiment for a task that was made in Python; the experiment itself if there is none."""
+    if task is None or experiment.task is not None:
+        return experiment
+    return experiment.for_task(task.source or f"{IN_PYTHON}{task.name}", task.experiment)
+
+
+def make_devices(e: Experiment, model: FlatModel, examples: Examples, parts: Sequence[Array]) -> Devices:
     """Return the devices of an experiment, wherever they run."""
-    options = TrainingOptions(e.batch_size, e.augment, e.resize, e.clip, e.fast)
-    return Devices(create("method", e.method, e.settings("method")), model, images, labels, parts, options)
+    options = TrainingOptions(
+        batch_size=e.batch_size,
+        augment=e.augment,
+        resize=e.resize,
+        clip=e.clip,
+        fast=e.fast,
+        optimizer=e.local_optimizer,
+        weight_decay=e.weight_decay,
+        own_batch_norm=e.batch_norm == "device",
+        label_smoothing=e.label_smoothing,
+        compile=e.compile == "on",
+    )
+    devices = Devices(create("method", e.method, e.settings("method")), model, examples, parts, options)
+    if options.own_batch_norm and not model.normalises_batches:
+        raise BadInput("batch_norm: got 'device', and the model has no BatchNorm; it takes average")
+    if model.normalises_batches:
+        single = [device for device, part in enumerate(parts) if len(part) == 1]
+        if single or e.batch_size == 1:
+            what = f"device {single[0]} has one example" if single else "batches have one example"
+            raise BadInput(
+                f"model(): {what}, and BatchNorm needs two in a batch; it takes GroupNorm or LayerNorm there"
+            )
+    return devices
+
+
+def choose_compile(e: Experiment, devices: Devices) -> tuple[Experiment, Devices]:
+    """Return the experiment and its devices with compiled steps, or without: whichever is faster here.
+
+    The choice is part of the experiment from then on, so that a run that is resumed or repeated has the same bits.
+    """
+    steps = sum(local_steps(e, len(part)) for part in devices.parts) / len(devices.parts)
+    processes = worker_count(e) if e.backend == "pool" else 1
+    with one_thread():
+        pays = devices.kernel is None and choose(
+            devices.model, devices.sample_batch(), steps * e.cohort * e.rounds / processes
+        )
+    options = dataclasses.replace(devices.options, compile=pays)
+    return dataclasses.replace(e, compile="on" if pays else "off"), dataclasses.replace(devices, options=options)
 
 
 def make_aggregator(e: Experiment) -> Aggregator:
@@ -129,10 +199,10 @@ def make_federation(
         fleet=fleet,
         backend=backend,
         evaluate=evaluator.evaluate,
+        metrics=evaluator.names,
         examples=examples,
         cohort=e.cohort,
-        lr=e.lr,
-        lr_decay=e.lr_decay,
+        rates=e.rates,
         momentum=e.momentum,
         seed=e.seed,
         replacement=e.sampling == "with-replacement",
@@ -142,40 +212,109 @@ def make_federation(
     )
 
 
-def check_fit(experiment: Experiment, data: Data) -> None:
+def check_fit(experiment: Experiment, data: TaskData) -> None:
     """Raise BadInput if the experiment cannot start: its partition, fleet and model must fit its data."""
-    make_fleet(experiment, data, split_data(experiment, data))
-    make_model(experiment.model, input_shape(experiment, data), data.classes, experiment.seed)
+    e, problem = fit_experiment(experiment, data)
+    make_fleet(e, split_data(e, data, problem))
 
 
 def worker_count(experiment: Experiment) -> int:
     """Return the processes of the pool: as asked, or one a core; never more than devices in a round."""
-    return min(experiment.workers or count_cores(), experiment.cohort)
+    return min(experiment.workers or count_cores(), experiment.cohort or DEFAULT_COHORT)
 
 
-def load_data(e: Experiment, data_dir: str | Path | None = None, progress: Progress | None = None) -> Data:
-    """Return the experiment's dataset."""
-    settings = e.settings("dataset")
-    return load(e.dataset, cache_folder(data_dir), settings=settings, normalise=e.normalise, progress=progress)
+def load_data(
+    e: Experiment,
+    data_dir: str | Path | None = None,
+    progress: Progress | None = None,
+    *,
+    task: Task | None = None,
+) -> TaskData:
+    """Return the data of the experiment's task or dataset."""
+    if e.task is None:
+        settings = e.settings("dataset")
+        data = load(e.dataset, cache_folder(data_dir), settings=settings, normalise=e.normalise, progress=progress)
+        channels, height, width = data.shape
+        shape = (channels, e.resize, e.resize) if e.resize else (channels, height, width)
+        train = TensorExamples(data.train_images, data.train_labels)
+        return TaskData(
+            named_task(e.model, shape, data.classes), train, TensorExamples(data.test_images, data.test_labels)
+        )
+    if task is None:
+        if e.task.startswith(IN_PYTHON):
+            name = e.task.removeprefix(IN_PYTHON)
+            raise BadInput(f"task: {name!r} was made in Python: continue its run there, with fedlga.run(..., task=...)")
+        task = load_task(e.task)
+    if task.files is None:
+        return read_task_data(task)
+    return read_task_data(task, fetch_files(task.name, task.files, cache_folder(data_dir), progress or ignore_progress))
 
 
-def input_shape(e: Experiment, data: Data) -> tuple[int, int, int]:
-    """Return channels, height and width of the images that the model gets."""
-    channels, height, width = data.shape
-    return (channels, e.resize, e.resize) if e.resize else (channels, height, width)
+def fit_experiment(experiment: Experiment, data: TaskData) -> tuple[Experiment, Problem]:
+    """Return the experiment with what its data decides (devices, cohort, partition, metric), and the fitted task."""
+    e = experiment
+    own = data.parts is not None or data.task.partition is not None
+    if e.task is not None:
+        partition = e.partition
+        if partition == OWN and isinstance(data.task.partition, str):
+            partition = data.task.partition
+        elif partition == OWN and not own:
+            partition = "iid"
+        devices = e.devices or (len(data.parts) if data.parts and partition == OWN else DEFAULT_DEVICES)
+        parts = getattr(data.task.partition, "num_partitions", None) if not e.devices and partition == OWN else None
+        devices = devices if parts is None else int(parts)
+        cohort = e.cohort or min(DEFAULT_COHORT, devices)
+        e = e.changed({"partition": partition, "devices": devices, "cohort": cohort})
+    e = e.resolved()
+    if (e.augment or e.resize) and not _holds_images(data.train):
+        raise BadInput(f"{'augment' if e.augment else 'resize'}: the inputs are not images (channels, height, width)")
+    problem = fit_task(
+        data.task,
+        data.train,
+        e.seed,
+        device=choose_device(e.device),
+        resize=e.resize,
+        label_smoothing=e.label_smoothing,
+        target=e.metric,
+    )
+    return _choose_metric(e, problem), problem
 
 
-def split_data(e: Experiment, data: Data) -> list[Array]:
-    """Return who holds what."""
-    partition = create("partition", e.partition, e.settings("partition"))
-    return make_parts(partition, data.train_labels.numpy(), data.classes, e.devices, e.seed)
+def _choose_metric(e: Experiment, problem: Problem) -> Experiment:
+    """Return the experiment with the name and the direction of its target metric."""
+    known = {m.name: m.better for m in problem.metrics} | {LOSS: "lower"}
+    name = e.metric or problem.metrics[0].name
+    if name not in known:
+        raise BadInput(f"metric: the task has no {name!r}; {suggest(name, known)}")
+    taken = {f.name for f in dataclasses.fields(Record)}
+    if clash := [metric.name for metric in problem.metrics if metric.name in taken]:
+        raise BadInput(f"metrics(): got the name {clash[0]!r}, which a record uses for something else")
+    return dataclasses.replace(e, metric=name, better=e.better or known[name])
 
 
-def make_fleet(experiment: Experiment, data: Data, parts: Sequence[Array]) -> Fleet:
+def _holds_images(examples: Examples) -> bool:
+    inputs: Any = examples.piece(0, 1)[0]
+    return isinstance(inputs, torch.Tensor) and inputs.dim() == 4 and inputs.is_floating_point()  # noqa: PLR2004
+
+
+def split_data(e: Experiment, data: TaskData, problem: Problem) -> Split:
+    """Return who holds what, and what is tested."""
+    given = {"given": data.task.partition} if e.partition == OWN else {}
+    partition = create("partition", e.partition, e.settings("partition"), **given)
+    own_tests = e.batch_norm == "device"
+    split = split_examples(data, partition, e.devices, e.seed, problem.classes, own_tests=own_tests)
+    if own_tests and split.ranges is None:
+        raise BadInput(
+            "batch_norm: got 'device', and the test data belongs to no device; it takes a task whose data() returns "
+            "no test set, or one a device"
+        )
+    return split
+
+
+def make_fleet(experiment: Experiment, split: Split) -> Fleet:
     """Return who is slow."""
     e = experiment.resolved()
-    held = count_classes(parts, data.train_labels.numpy(), data.classes)
-    return create_fleet(e, [local_steps(e, len(part)) for part in parts], held)
+    return create_fleet(e, [local_steps(e, len(part)) for part in split.parts], split.held)
 
 
 def create_fleet(e: Experiment, steps: Sequence[int], held: Array | None) -> Fleet:
@@ -190,7 +329,18 @@ def local_steps(e: Experiment, examples: int) -> int:
     return e.epochs * steps_in_epoch(examples, e.batch_size, e.steps_per_epoch)
 
 
-def _describe_model(e: Experiment, data: Data) -> dict[str, Any]:
-    """Return what a worker needs to make the same model and method."""
-    method = {"method": e.method, "settings": e.settings("method"), "model": e.model}
-    return {**method, "shape": input_shape(e, data), "classes": data.classes, "seed": e.seed}
+def _first_buffers(model: FlatModel) -> torch.Tensor | None:
+    buffers = model.read_buffers()
+    return None if buffers is None else buffers.cpu().clone()
+
+
+def _own_ranges(e: Experiment, split: Split) -> Sequence[tuple[int, int]] | None:
+    """Return which test examples each device is tested on with its own BatchNorm; None: all with the joint model."""
+    return split.ranges if e.batch_norm == "device" else None
+
+
+def describe_task(data: TaskData) -> dict[str, Any]:
+    """Return what a worker needs to make the same task; data in memory is shared with it, and not sent."""
+    task = data.task
+    made_here = not task.source and not task.named
+    return describe_for_worker(dataclasses.replace(task, data=None) if made_here and data.train.in_memory else task)

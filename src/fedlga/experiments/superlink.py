@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -20,7 +21,7 @@ from fedlga.backends.flower.installed import check_installed
 from fedlga.core.registry import SEAMS
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
-from fedlga.experiments.config import Experiment
+from fedlga.experiments.config import TASK_MODULE, Experiment
 
 RECORD = "fedlga-record "  # begins a line of the log that holds a round's record
 DONE = "fedlga-done "  # and one after the last round
@@ -40,6 +41,8 @@ def submit(
     check_installed()
     e = experiment.resolved()
     with tempfile.TemporaryDirectory(prefix="fedlga-app-") as app:
+        if e.task is not None and e.task.endswith(".py") and not Path(e.task).is_file():
+            raise BadInput(f"task: there is no file {e.task!r}; it takes a Python file with model() and data()")
         _write_app(Path(app), e, {"out": str(folder.resolve()), "resume": resume, "data_dir": data_dir or ""})
         output = _flwr("run", app, superlink, "--format", "json")
     try:
@@ -88,7 +91,7 @@ def _write_app(folder: Path, e: Experiment, config: dict[str, Any]) -> None:
                 "app": {
                     "publisher": "fedlga",
                     "components": {"serverapp": f"{PACKAGE}.server:app", "clientapp": f"{PACKAGE}.client:app"},
-                    "config": {"experiment": e.to_toml(), **config},
+                    "config": {"experiment": _as_sent(e).to_toml(), **config},
                 }
             }
         },
@@ -101,9 +104,18 @@ def _write_app(folder: Path, e: Experiment, config: dict[str, Any]) -> None:
         text = f"from fedlga.experiments import flower_{name}\n\napp = flower_{name}.app\n"
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
-    for name in {e.name_of(kind) for kind in SEAMS}:
+    if e.task is not None and e.task.endswith(".py"):
+        shutil.copy(e.task, folder / f"{TASK_MODULE}{Path(e.task).stem}.py")
+    for name in {e.name_of(kind) for kind in SEAMS if not (e.task is not None and kind in ("dataset", "model"))}:
         if ":" in name:
             _copy_module(name.partition(":")[0].partition(".")[0], folder)
+
+
+def _as_sent(e: Experiment) -> Experiment:
+    """Return the experiment as nodes get it: a task's file is a module of the app there."""
+    if e.task is None or not e.task.endswith(".py"):
+        return e
+    return dataclasses.replace(e, task=f"{TASK_MODULE}{Path(e.task).stem}")
 
 
 def _copy_module(name: str, folder: Path) -> None:

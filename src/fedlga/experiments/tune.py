@@ -26,6 +26,7 @@ from fedlga.core.settings import BadInput
 from fedlga.experiments.arms import Arm, check_different, format_settings
 from fedlga.experiments.compare import Plan, write_tables
 from fedlga.experiments.config import Experiment, names_in_use
+from fedlga.experiments.measures import metric_format
 from fedlga.experiments.parallel import Job, Outcome, RunPool
 from fedlga.experiments.records import read_summary
 
@@ -51,6 +52,8 @@ class Criterion:
 
     def cost(self, e: Experiment, summary: Mapping[str, Any]) -> float:
         """Return the cost of one run: infinite if it diverged."""
+        metric = str(summary.get("metric", "accuracy"))
+        is_share = metric_format(metric).endswith("%")
         if summary["diverged"]:
             return math.inf
         if self.name == "time":
@@ -58,22 +61,30 @@ class Criterion:
             if seconds is not None:
                 return seconds
             # Never reached: later than every run that reached it, and the later the further from the target.
-            spent = summary["simulated_seconds"]
-            return spent * (1 + e.target - (summary["best_accuracy"] or 0.0))
-        value = summary["closing_accuracy" if self.name == "accuracy" else "closing_accuracy_slow"]
+            spent, best = summary["simulated_seconds"], summary[f"best_{metric}"]
+            if e.target is None:
+                raise BadInput("--by: got 'time', and the experiment has no target; set one with --target")
+            missing = abs(e.target - best) if best is not None else abs(e.target)
+            return spent * (1 + (missing if is_share else missing / (abs(e.target) or 1.0)))
+        value = summary[f"closing_{metric}_slow" if self.name == "slow" else f"closing_{metric}"]
         if value is None:
             raise BadInput(NO_SLOW_DEVICE)
-        return 1 - value
+        if summary.get("better") == "lower":
+            return value
+        return 1 - value if is_share else -value
 
     def within(self, cost: float, best: float, room: float) -> bool:
         """Return whether a cost is at most `room` above the best."""
-        return cost <= best + room * (best if self.relative else 1.0)
+        return cost <= best + room * (abs(best) if self.relative else 1.0)
 
 
 CRITERIA = {
     c.name: c
     for c in (
         Criterion("accuracy", "mean accuracy over the last fifth of the simulated time", 0.002, 0.03, relative=False),
+        Criterion(
+            "metric", "mean of the target metric over the last fifth of the simulated time", 0.002, 0.1, relative=True
+        ),
         Criterion("slow", "the same on data like that of the always slow devices", 0.002, 0.03, relative=False),
         Criterion("time", "simulated seconds to the target", 0.02, 0.5, relative=True),
     )

@@ -50,7 +50,8 @@ class SpeedFleet(Fleet):
     def speed_of(self) -> Sequence[float]:
         """The speed of every device."""
         if self.slow_classes:
-            assert self.workload.held is not None, "slow_classes need to know who holds what"
+            if self.workload.held is None:
+                raise BadInput("slow_classes: the targets are not classes; it takes speeds, or none")
             held = self.workload.held[:, list(self.slow_classes)].sum(axis=1).tolist()
             return [self.speed_median * self.slow_speed if count > 0 else self.speed_median for count in held]
         return self.speeds or draw_speeds(

@@ -13,11 +13,12 @@ def crop_and_flip(images: torch.Tensor, rng: np.random.Generator) -> torch.Tenso
     """Return a random crop of the original size from each padded image, mirrored for half of them."""
     count, _, height, width = images.shape
     padded = pad(images, (PADDING,) * 4)
-    rows = torch.from_numpy(rng.integers(0, 2 * PADDING + 1, count))[:, None] + torch.arange(height)
-    columns = torch.from_numpy(rng.integers(0, 2 * PADDING + 1, count))[:, None] + torch.arange(width)
+    rows = torch.from_numpy(rng.integers(0, 2 * PADDING + 1, count))[:, None] + torch.arange(height, device="cpu")
+    columns = torch.from_numpy(rng.integers(0, 2 * PADDING + 1, count))[:, None] + torch.arange(width, device="cpu")
     flipped = torch.from_numpy(rng.random(count) < 0.5)  # noqa: PLR2004
     columns = torch.where(flipped[:, None], columns.flip(1), columns)
-    index = torch.arange(count)[:, None, None]
+    rows, columns = rows.to(images.device), columns.to(images.device)
+    index = torch.arange(count, device=images.device)[:, None, None]
     # Indexing with a slice between index tensors puts the channels last: `permute` moves them back.
     return padded[index, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn import functional
 
 from fedlga.core.backend import Scores
-from fedlga.core.types import Evaluation
-from fedlga.learning.augment import resize_images
+from fedlga.learning.accelerator import CPU
+from fedlga.learning.examples import Examples, move_batch
+from fedlga.learning.metrics import LOSS, NamedMetric
+from fedlga.learning.problem import Problem, align_targets, resize_batch
+from fedlga.learning.trees import Tree, join_trees, map_tree
 
 if TYPE_CHECKING:
-    from fedlga.core.types import Vector
-    from fedlga.learning.models import FlatModel
+    from fedlga.core.types import Metrics, Vector
 
 EVALUATION_BATCH = 1000
-CONVOLUTION_BATCH = 100  # what convolutions make of these still fits the cache; with 2000 it takes three times as long
+SMALL_BATCH = 100  # what convolutions make of these still fits the cache; with 2000 it takes three times as long
+LARGE_OUTPUT = 100  # numbers that an example's output has at most for the larger batch
 
 
 @dataclass(frozen=True)
@@ -26,58 +31,175 @@ class TestSet:
 
     __test__ = False  # not a test of pytest's
 
-    model: FlatModel
-    images: torch.Tensor
-    labels: torch.Tensor
+    problem: Problem
+    examples: Examples
     resize: int = 0
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.examples)
 
     @property
     def batch(self) -> int:
         """Examples at a time. Work is divided between batches: other sums would differ in their last bit."""
-        return CONVOLUTION_BATCH if self.model.convolves else EVALUATION_BATCH
+        p = self.problem
+        large = p.output_shape is None or len(p.output_shape) > 1 or p.output_shape > (LARGE_OUTPUT,)
+        return SMALL_BATCH if p.model.convolves or large else EVALUATION_BATCH
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether a metric needs the outputs of all examples at once."""
+        return any(m.whole is not None for m in self.problem.metrics)
+
+    @property
+    def each_metrics(self) -> list[NamedMetric]:
+        """The metrics that every example has."""
+        return [m for m in self.problem.metrics if m.each is not None]
 
     @torch.no_grad()
-    def score(self, w: Vector, start: int = 0, end: int | None = None) -> Scores:
-        """Return which of the examples in [start, end) weights `w` get right, and the summed loss of each batch."""
+    def score(self, w: Vector, buffers: Vector | None = None, start: int = 0, end: int | None = None) -> Scores:
+        """Return the metrics of the examples in [start, end) under weights `w`, and the summed loss of each batch."""
         end = len(self) if end is None else end
-        self.model.vector.copy_(w)
-        self.model.module.eval()
-        right, losses = torch.zeros(end - start, dtype=torch.bool), list[float]()
+        model, each = self.problem.model, self.each_metrics
+        model.load(w, buffers)
+        model.module.eval()
+        values = torch.zeros(len(each), end - start, 2, device=CPU)
+        losses: list[float] = []
+        kept: list[Any] = []
         for first in range(start, end, self.batch):
-            these = slice(first, min(first + self.batch, end))
-            outputs, labels = self.model.module(resize_images(self.images[these], self.resize)), self.labels[these]
-            right[these.start - start : these.stop - start] = outputs.argmax(1) == labels
-            losses.append(float(cross_entropy(outputs, labels, reduction="sum")))
-        self.model.module.train()
-        return Scores(right, losses)
+            last = min(first + self.batch, end)
+            batch = move_batch(self.examples.piece(first, last), model.device)
+            inputs, targets = resize_batch(batch, self.resize)
+            outputs = model.call(inputs)
+            targets = align_targets(outputs, targets)
+            for row, metric in enumerate(each):
+                assert metric.each is not None
+                values[row, first - start : last - start] = metric.each(outputs, targets).to(CPU)
+            losses.append(self._sum_loss(outputs, targets, last - first))
+            if self.keeps_outputs:
+                kept.append(map_tree(_as_float32, outputs))
+        model.module.train()
+        return Scores(values, losses, join_trees(kept) if kept else None)
+
+    def _sum_loss(self, outputs: Any, targets: Tree, count: int) -> float:
+        if self.problem.loss is functional.cross_entropy:
+            return float(functional.cross_entropy(outputs, targets, reduction="sum"))
+        return float(self.problem.loss(outputs, targets)) * count
+
+
+def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.to(CPU, torch.float32) if leaf.is_floating_point() else leaf.to(CPU)
+
+
+def join_scores(pieces: Sequence[Scores]) -> Scores:
+    """Return the scores of several ranges of examples as one."""
+    outputs = [piece.outputs for piece in pieces if piece.outputs is not None]
+    losses = [loss for piece in pieces for loss in piece.losses]
+    return Scores(torch.cat([p.values for p in pieces], dim=1), losses, join_trees(outputs) if outputs else None)
+
+
+Ranges = Sequence[tuple[int, int]]  # the test examples that each device held out, one range a device
 
 
 class Evaluator:
-    """Turns scores into an evaluation: what they mean for all, for slow devices and for the worst device."""
+    """Turns scores into metrics: for all, for slow devices and for the worst device.
 
-    def __init__(self, labels: torch.Tensor, held: torch.Tensor | None, slow: list[int]) -> None:
-        """`held[i, c]` is how many examples of class c device i trains on; None: real devices do not tell.
+    A device's own figure is that of the examples it held out, if devices did; else, where there are classes, that of
+    the classes it trains on, in its own shares.
+    """
 
-        `slow` are the devices that are always slow.
+    def __init__(
+        self,
+        metrics: Sequence[NamedMetric],
+        examples: Examples,
+        slow: Sequence[int],
+        *,
+        held: torch.Tensor | None = None,
+        ranges: Ranges | None = None,
+    ) -> None:
+        """`held[i, c]` is how many examples of class c device i trains on; None: there are no classes, or real
+        devices do not tell. `slow` are the devices that are always slow.
         """
-        self._labels = labels
-        self._knows_devices = held is not None
-        held = torch.ones(1, int(labels.max()) + 1).double() if held is None else held.double()
-        self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data
-        together = held[slow].sum(0)
-        self._slow = together / together.sum() if slow else None
-        self._tested = torch.bincount(labels, minlength=held.shape[1]).clamp(min=1)
+        self._metrics, self._count, self._slow, self._ranges = list(metrics), len(examples), list(slow), ranges
+        self._classes = _ClassShares(examples.targets(), held, self._slow) if held is not None and not ranges else None
+        self._examples = examples
 
-    def evaluate(self, scores: Scores) -> Evaluation:
-        """Return the evaluation of the weights that were scored."""
-        right = scores.right
-        by_class = torch.bincount(self._labels[right], minlength=len(self._tested)) / self._tested
-        return Evaluation(
-            accuracy=int(right.sum()) / len(right),
-            loss=sum(scores.losses) / len(right),
-            accuracy_slow=None if self._slow is None else float(self._slow @ by_class.double()),
-            accuracy_worst=float((self._shares @ by_class.double()).min()) if self._knows_devices else None,
+    @cached_property
+    def _targets(self) -> Tree:
+        return self._examples.targets()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all that `evaluate` returns."""
+        names = list(dict.fromkeys([*(m.name for m in self._metrics), LOSS]))
+        return [*names, *(f"{m.name}_{whose}" for m in self._metrics for whose in ("slow", "worst"))]
+
+    def evaluate(self, scores: Scores) -> Metrics:
+        """Return the metrics of the weights that were scored."""
+        loss = sum(scores.losses) / self._count
+        values: Metrics = dict.fromkeys(self.names)
+        values[LOSS] = loss
+        row = 0
+        for metric in self._metrics:
+            each = None
+            if metric.each is not None:
+                each = scores.values[row].double()
+                row += 1
+            if metric.name != LOSS:
+                values[metric.name] = self._measure(metric, each, scores.outputs, [(0, self._count)])
+            slow, worst = self._by_device(metric, each, scores.outputs)
+            values[f"{metric.name}_slow"], values[f"{metric.name}_worst"] = slow, worst
+        return values
+
+    def _measure(self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any, ranges: Ranges) -> float | None:
+        """Return a metric over some ranges of the test examples; None if they are empty."""
+        ranges = [(start, end) for start, end in ranges if end > start]
+        if not ranges:
+            return None
+        if each is not None:
+            both = torch.cat([each[start:end] for start, end in ranges]).sum(0)
+            total, weight = float(both[0]), float(both[1])
+            return metric.finish(total / weight) if weight else None
+        if metric.whole is None:
+            return None
+        rows = torch.cat([torch.arange(start, end, device=CPU) for start, end in ranges])
+        all_targets = align_targets(outputs, self._targets)
+        chosen, targets = (
+            map_tree(lambda leaf: leaf.to(CPU).index_select(0, rows), tree) for tree in (outputs, all_targets)
         )
+        return metric.whole(chosen, targets)
+
+    def _by_device(
+        self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any
+    ) -> tuple[float | None, float | None]:
+        """Return a metric for the slow devices together, and for the device that has the worst."""
+        if self._ranges is not None and (each is not None or metric.whole is not None):
+            slow = self._measure(metric, each, outputs, [self._ranges[device] for device in self._slow])
+            own = (self._measure(metric, each, outputs, [device]) for device in self._ranges)
+            known = [value for value in own if value is not None]
+            if not known:
+                return slow, None
+            return slow, min(known) if metric.higher_is_better else max(known)
+        if self._classes is None or each is None:
+            return None, None
+        return self._classes.measure(metric, each)
+
+
+class _ClassShares:
+    """Which classes each device holds, and in which shares."""
+
+    def __init__(self, labels: torch.Tensor, held: torch.Tensor, slow: Sequence[int]) -> None:
+        self._labels = labels.to(CPU)
+        held = held.double()
+        self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data
+        together = held[list(slow)].sum(0)
+        self._slow = together / together.sum() if slow else None
+
+    def measure(self, metric: NamedMetric, each: torch.Tensor) -> tuple[float | None, float]:
+        classes = self._shares.shape[1]
+        sums, counts = (
+            torch.bincount(self._labels, weights=each[:, column], minlength=classes).float() for column in (0, 1)
+        )
+        by_class = (sums / counts.clamp(min=1)).double()
+        slow = None if self._slow is None else metric.finish(float(self._slow @ by_class))
+        devices = self._shares @ by_class
+        return slow, metric.finish(float(devices.min() if metric.higher_is_better else devices.max()))

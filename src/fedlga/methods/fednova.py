@@ -30,6 +30,8 @@ class FedNova(Method):
 
     mu: float = setting(0.0, "weight of a proximal term on the device; 0 for none", least=0)
 
+    needs_sgd = "it divides an update by the gradients that SGD's steps add up to"
+
     def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102
         return Local(pull=self.mu)
 

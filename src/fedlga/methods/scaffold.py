@@ -32,6 +32,7 @@ class Scaffold(Method):
     sends = ("control",)
     uploads = ("control",)
     accumulates = ("control",)
+    needs_sgd = "its control is the mean gradient, delta / (steps * lr)"
 
     def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102
         return Local(constant=_control(assignment.broadcast, assignment) - _control(memory, assignment))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedlga.core.settings import BadInput, choose
 from fedlga.experiments.compare import Step
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import BY_NAME
+from fedlga.experiments.measures import list_measures
 from fedlga.experiments.records import EXPERIMENT, read_records, read_summary
 from fedlga.experiments.run import remove_weights, run_and_record
 from fedlga.experiments.statistics import Estimate
@@ -26,7 +26,7 @@ from fedlga.paper.settings import Setting
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
     from fedlga.core.types import Record
-    from fedlga.learning.datasets.base import Data
+    from fedlga.learning.reading import TaskData
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class ItemRuns:
     def text(self, measure: str, point: Point, method: str, policy: str) -> str:
         """Return the mean of a measure over the seeds, with its interval."""
         values = list(self.values(measure, method, policy, point).values())
-        return Estimate.of(values).text(BY_NAME[measure].format)
+        form = next(m.format for m in list_measures() if m.name == measure)
+        return Estimate.of(values).text(form)
 
     def rounds_text(self, point: Point, method: str, policy: str) -> str:
         """Return the rounds to the target; or how many seeds reached it in time."""
@@ -142,7 +143,7 @@ def check_same_experiments(runs: Sequence[tuple[Experiment, Path]]) -> None:
 
 
 def perform(
-    runs: Sequence[tuple[Experiment, Path]], data: Data | None, workers: Workers | None = None
+    runs: Sequence[tuple[Experiment, Path]], data: TaskData | None, workers: Workers | None = None
 ) -> Generator[Step]:
     """Do runs one after the other; one that was interrupted continues where it was."""
     for number, (e, folder) in enumerate(runs, start=1):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlga.core.types import Record
+from fedlga.experiments.measures import metric_format, value_of
 from fedlga.experiments.statistics import FEWEST, t_quantile
 from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, POLICY_COLOURS, POLICY_DASHES
 
@@ -19,15 +20,17 @@ MOST_METHODS = 6  # rows of panels in a figure
 Curves = Mapping[tuple[str, str], Sequence[Sequence[Record]]]  # method and policy -> a run's records for each seed
 
 
-def draw_accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]) -> None:
-    """Draw accuracy over simulated seconds, a line a policy, a row of panels a method; shaded: the 95 % interval.
+def draw_metric_over_time(curves: Curves, metric: str, target: float | None, files: Sequence[Path]) -> None:
+    """Draw the target metric over simulated seconds, a line a policy, a row of panels a method; shaded: the 95 %
+    interval.
 
-    Where some devices are always slow, a second column shows the accuracy on data like theirs.
+    Where some devices are always slow, a second column shows the metric on data like theirs.
     """
     plt = load_pyplot()
     methods = list(dict.fromkeys(method for method, _ in curves))[:MOST_METHODS]
-    slow = any(r.accuracy_slow is not None for runs in curves.values() for records in runs for r in records)
-    measures = {"accuracy": "test accuracy", **({"accuracy_slow": "on the slow devices' data"} if slow else {})}
+    of_slow = f"{metric}_slow"
+    slow = any(value_of(r, of_slow) is not None for runs in curves.values() for records in runs for r in records)
+    measures = {metric: f"test {metric}", **({of_slow: "on the slow devices' data"} if slow else {})}
     figure, axes = plt.subplots(
         len(methods),
         len(measures),
@@ -45,10 +48,12 @@ def draw_accuracy_over_time(curves: Curves, target: float, files: Sequence[Path]
                     style = policy_style(policy)
                     draw_with_interval(panel, seconds, values, style, policy)
                     draw_remaining_seeds(panel, runs, measure, style[0], "simulated_seconds")
-            panel.axhline(target, color="#444444", linewidth=0.6)
+            if target is not None:
+                panel.axhline(target, color="#444444", linewidth=0.6)
             panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, fontsize=9, loc="left")
             panel.set_xlabel("simulated seconds", fontsize=8)
-            panel.set_ylim(0, 1)
+            if metric_format(metric).endswith("%"):
+                panel.set_ylim(0, 1)
             panel.tick_params(labelsize=8)
             panel.grid(visible=True, color="#dddddd", linewidth=0.5)
     axes[0][0].legend(fontsize=8, loc="lower right", frameon=False)
@@ -116,13 +121,13 @@ def draw_with_interval(panel: Any, x: Any, runs: Any, style: Style, label: str) 
 def collect_curve(runs: Sequence[Sequence[Record]], measure: str, axis: str = "rounds") -> tuple[Any, Any]:
     """Return where a measure was taken (rounds, seconds or simulated seconds, the mean over seeds), and its values."""
     shortest = min(len(records) for records in runs)
-    taken = [i for i in range(shortest) if all(getattr(records[i], measure) is not None for records in runs)]
+    taken = [i for i in range(shortest) if all(value_of(records[i], measure) is not None for records in runs)]
     if axis == "rounds":
         x = np.array([runs[0][i].round for i in taken])
     else:
         spent = np.array([np.cumsum([getattr(r, axis) for r in records[:shortest]]) for records in runs]).mean(0)
         x = spent[taken]
-    return x, np.array([[getattr(records[i], measure) for i in taken] for records in runs], dtype=float)
+    return x, np.array([[value_of(records[i], measure) for i in taken] for records in runs], dtype=float)
 
 
 def draw_remaining_seeds(
@@ -142,4 +147,4 @@ def fit_to_lines(panel: Any) -> None:
     heights = [y for line in panel.get_lines() for y in line.get_ydata()]
     low, high = min(heights, default=0.0), max(heights, default=1.0)
     room = 0.12 * (high - low) or 0.1
-    panel.set_ylim(max(0.0, low - room), high + room)
+    panel.set_ylim(max(0.0, low - room) if low >= 0 else low - room, high + room)

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedlga.core.settings import BadInput
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import MEASURES, Measure
+from fedlga.experiments.measures import Measure, format_metric, format_target, list_measures, metric_format, value_of
 from fedlga.experiments.records import EXPERIMENT, Run, read_partition, read_run, read_versions
 from fedlga.experiments.statistics import Estimate
 from fedlga.report.figures import (
@@ -137,7 +137,7 @@ def make_page(groups: Sequence[Group]) -> str:
     parts = [_curves(groups), _table(groups), slow, _errors(groups), _partition(groups[0])]
     details = "".join(_experiment(group) for group in groups)
     return template.substitute(
-        title=html.escape(f"{first.dataset}: {', '.join(group.label for group in groups)}"),
+        title=html.escape(f"{first.subject}: {', '.join(group.label for group in groups)}"),
         headline=html.escape(make_headline(groups)),
         intro=html.escape(_intro(groups)),
         body="\n".join(part for part in parts if part),
@@ -148,7 +148,7 @@ def make_page(groups: Sequence[Group]) -> str:
 
 def make_headline(groups: Sequence[Group]) -> str:
     """Return what happened, in a sentence."""
-    target = groups[0].experiment.target
+    metric = groups[0].experiment.target_metric
     all_over = not any(g.unfinished for g in groups)
     seeds = {tuple(sorted(run.experiment.seed for run in g.runs)) for g in groups}
     if _target(groups) is None or not all_over or len(seeds) > 1:  # they cannot be compared
@@ -156,14 +156,19 @@ def make_headline(groups: Sequence[Group]) -> str:
     if len(groups) == 1:
         return _describe(groups[0]) + "."
     reached = [g for g in groups if g.estimate("rounds_to_target").mean is not None]
+    goal = format_target(groups[0].experiment)
     if not reached:
-        best = max(groups, key=lambda g: g.estimate("best_accuracy").mean or 0.0)
-        accuracy = best.estimate("best_accuracy").mean or 0.0
-        return f"None reached {target:.0%} on every seed; {best.label} came closest, with {accuracy:.1%}."
+        known = [g for g in groups if g.estimate(f"best_{metric}").mean is not None]
+        if not known:
+            return f"None reached {goal} on every seed."
+        choose = min if groups[0].experiment.better == "lower" else max
+        best = choose(known, key=lambda g: g.estimate(f"best_{metric}").mean or 0.0)
+        value = format_metric(metric, best.estimate(f"best_{metric}").mean)
+        return f"None reached {goal} on every seed; {best.label} came closest, with {value}."
     by_rounds = min(reached, key=lambda g: g.estimate("rounds_to_target").mean or 0.0)
     by_time = min(reached, key=lambda g: g.estimate("simulated_seconds_to_target").mean or 0.0)
     rounds = by_rounds.estimate("rounds_to_target").text()
-    text = f"{by_rounds.label} reached {target:.0%} in the fewest rounds, {rounds}"
+    text = f"{by_rounds.label} reached {goal} in the fewest rounds, {rounds}"
     seconds = by_time.estimate("simulated_seconds_to_target")
     if by_time is by_rounds:
         return f"{text}, and in the least simulated time, {seconds.text()} s."
@@ -173,20 +178,24 @@ def make_headline(groups: Sequence[Group]) -> str:
 def _target(groups: Sequence[Group]) -> float | None:
     """Return the target, if it is the same for all."""
     target = groups[0].experiment.target
-    return target if len({(g.experiment.dataset, g.experiment.target) for g in groups}) == 1 else None
+    goals = {(g.experiment.subject, g.experiment.target_metric, g.experiment.target) for g in groups}
+    return target if len(goals) == 1 else None
 
 
 def _describe(group: Group) -> str:
-    rounds, target = group.estimate("rounds_to_target"), group.experiment.target
-    best = group.estimate("best_accuracy")
-    accuracy = "" if best.mean is None else f"; best accuracy {best.text('.1%')}"
+    rounds, metric = group.estimate("rounds_to_target"), group.experiment.target_metric
+    best, goal = group.estimate(f"best_{metric}"), format_target(group.experiment)
+    value = "" if best.mean is None else f"best {metric} {best.text(metric_format(metric))}"
+    ending = f"; {value}" if value else ""
     if group.unfinished:
-        return f"{group.label} is not over: {group.unfinished} of {len(group.runs)} runs stopped early{accuracy}"
+        return f"{group.label} is not over: {group.unfinished} of {len(group.runs)} runs stopped early{ending}"
+    if group.experiment.target is None:
+        return f"{group.label}: {value or 'nothing was measured'}"
     if rounds.mean is None:
         of = f" on {rounds.censored} of {rounds.count} seeds" if rounds.count > 1 else ""
-        return f"{group.label} did not reach {target:.0%}{of}{accuracy}"
+        return f"{group.label} did not reach {goal}{of}{ending}"
     seconds = group.estimate("simulated_seconds_to_target").text()
-    return f"{group.label} reached {target:.0%} after {rounds.text()} rounds and {seconds} simulated seconds{accuracy}"
+    return f"{group.label} reached {goal} after {rounds.text()} rounds and {seconds} simulated seconds{ending}"
 
 
 def _intro(groups: Sequence[Group]) -> str:
@@ -194,8 +203,8 @@ def _intro(groups: Sequence[Group]) -> str:
     each = len({len(group.runs) for group in groups}) == 1
     many = f"{seeds} seeds each" if seeds > 1 and each else f"up to {seeds} seeds" if seeds > 1 else "one seed"
     return (
-        f"{e.dataset} on {e.devices} devices, {e.cohort} a round, {e.describe_fleet()}; "
-        f"model {e.model}; {sum(len(group.runs) for group in groups)} runs, {many}."
+        f"{e.subject} on {e.devices} devices, {e.cohort} a round, {e.describe_fleet()}; "
+        f"{'' if e.task else f'model {e.model}; '}{sum(len(group.runs) for group in groups)} runs, {many}."
     )
 
 
@@ -241,10 +250,13 @@ def _style(groups: Sequence[Group], group: Group) -> Style:
 
 
 def _curves(groups: Sequence[Group]) -> str:
-    """Return accuracy and training loss over each of three axes, of which the page shows one at a time."""
-    measures = {"accuracy": "test accuracy", "train_loss": "training loss"}
-    if any(r.accuracy_slow is not None for group in groups for r in group.runs[0].records):
-        measures["accuracy_slow"] = "accuracy on the slow devices' data"
+    """Return metrics and training loss over each of three axes, of which the page shows one at a time."""
+    targets = list(dict.fromkeys(group.experiment.target_metric for group in groups))
+    measures = {metric: f"test {metric}" for metric in targets} | {"train_loss": "training loss"}
+    for metric in targets:
+        of_slow = f"{metric}_slow"
+        if any(value_of(r, of_slow) is not None for group in groups for r in group.runs[0].records):
+            measures[of_slow] = f"{metric} on the slow devices' data"
     shown: list[str] = []
     for axis in AXES:
         figures = "".join(_curve(groups, measure, axis, title) for measure, title in measures.items())
@@ -271,7 +283,7 @@ def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
                 draw_with_interval(panel, x, values, _style(groups, group), group.label)
                 records = [run.records for run in group.runs]
                 draw_remaining_seeds(panel, records, measure, _style(groups, group)[0], axis)
-        if measure == "accuracy" and (target := _target(groups)) is not None:
+        if measure == groups[0].experiment.target_metric and (target := _target(groups)) is not None:
             panel.axhline(target, color=FAINT, linewidth=0.8)
         fit_to_lines(panel)
         panel.set(xlabel=AXES[axis], ylabel=title)
@@ -284,27 +296,26 @@ def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
 
 
 def _end(group: Group, measure: str) -> str:
-    taken = [[value for r in run.records if (value := getattr(r, measure)) is not None] for run in group.runs]
+    taken = [[value for r in run.records if (value := value_of(r, measure)) is not None] for run in group.runs]
     known = [values[-1] for values in taken if values]
     if not known:
         return "no value"
     mean = sum(known) / len(known)
-    return f"{mean:.1%}" if "accuracy" in measure else f"{mean:.3f}"
+    return format_metric(measure, mean)
 
 
 def _table(groups: Sequence[Group]) -> str:
+    names = dict.fromkeys(group.experiment.target_metric for group in groups)
+    by_name = {m.name: m for name in names for m in list_measures(name) if m.in_report}
     measures = [
-        m
-        for m in MEASURES
-        if m.in_report and any(run.summary.get(m.name) is not None for g in groups for run in g.runs)
+        m for m in by_name.values() if any(run.summary.get(m.name) is not None for g in groups for run in g.runs)
     ]
     head = "".join(f"<th scope=col>{html.escape(m.title)}</th>" for m in measures)
     rows = ""
     for group in groups:
         cells = "".join(f"<td>{html.escape(_cell(group, m))}</td>" for m in measures)
         rows += f"<tr><th scope=row>{html.escape(group.label)}</th>{cells}</tr>"
-    target = _target(groups)
-    goal = "their targets" if target is None else f"{target:.0%}"
+    goal = "their targets" if _target(groups) is None else format_target(groups[0].experiment)
     note = (
         f"Rounds and seconds to {goal}; mean and 95 % interval over the seeds. 'k of n': only k of n seeds "
         "reached it, so there is no mean. At the end: mean of the last ten evaluations."
@@ -417,15 +428,13 @@ def _partition(group: Group) -> str:
     def draw(panel: Any) -> None:
         held_classes = np.ma.masked_equal(counts, 0)
         image = panel.imshow(held_classes, aspect="auto", interpolation="nearest", cmap="viridis")
-        panel.set(xlabel="class", ylabel="device")
+        panel.set(xlabel="class" if counts.shape[1] > 1 else "", ylabel="device")
         bar = panel.figure.colorbar(image, ax=panel)
         bar.set_label("examples")
 
     each, sizes = (counts > 0).sum(1), counts.sum(1)
-    text = (
-        f"{len(counts)} devices hold {sizes.min()} to {sizes.max()} examples each, "
-        f"of {each.min()} to {each.max()} of {counts.shape[1]} classes."
-    )
+    text = f"{len(counts)} devices hold {sizes.min()} to {sizes.max()} examples each"
+    text += f", of {each.min()} to {each.max()} of {counts.shape[1]} classes." if counts.shape[1] > 1 else "."
     figure = _svg(draw, f"Examples of each class on each device. {text}", height=3.2)
     return f"<section><h2>Who holds what</h2><figure>{figure}</figure><p class=note>{text}</p></section>"
 

@@ -24,7 +24,8 @@ def format_partition(counts: Array) -> str:
     together = -(-classes // MOST_COLUMNS)
     columns = np.stack([counts[:, c : c + together].sum(1) for c in range(0, classes, together)], axis=1)
     top = max(int(columns.max()), 1)
-    lines = [f"device   classes 0 to {classes - 1}" + (f", {together} a column" if together > 1 else "") + "; examples"]
+    title = f"classes 0 to {classes - 1}" + (f", {together} a column" if together > 1 else "") + "; examples"
+    lines = [f"device   {title}" if classes > 1 else "device   examples"]
     for device in range(min(devices, MOST_ROWS)):
         # Any example at all shows: the lightest shade is for few, blank for none.
         shades = [SHADES[int(np.ceil(c / top * (len(SHADES) - 1)))] * 2 for c in columns[device]]
@@ -35,6 +36,8 @@ def format_partition(counts: Array) -> str:
     lines.append(
         f"{sizes.sum()} examples; a device holds {sizes.min()} to {sizes.max()}, in the middle {int(np.median(sizes))}"
     )
+    if classes == 1:
+        return "\n".join(lines)
     held = (counts > 0).sum(1)
     lines.append(f"classes a device: {held.min()} to {held.max()}; a full block is {top} examples")
     return "\n".join(lines)
@@ -49,7 +52,7 @@ def draw_partition(counts: Array, title: str, file: Path) -> None:
         1, 2, figsize=(7, height), sharey=True, width_ratios=[4, 1], layout="constrained"
     )
     image = held.imshow(counts, aspect="auto", cmap="YlGnBu", interpolation="nearest")
-    held.set(xlabel="class", ylabel="device")
+    held.set(xlabel="class" if classes > 1 else "", ylabel="device")
     held.set_title(title, loc="left", fontsize=9)
     if classes <= 20:  # noqa: PLR2004
         held.set_xticks(range(classes))

@@ -17,6 +17,7 @@ from fedlga.backends.flower.deployment import init
 from fedlga.backends.flower.trial import Trial
 from fedlga.core.settings import BadInput
 from fedlga.experiments.flower_server import read_experiment
+from fedlga.learning.task import Task
 from trials import EXAMPLE_APP
 
 
@@ -65,7 +66,7 @@ def test_the_app_has_data_a_model_and_an_experiment(folder, monkeypatch):
     assert all(len(images) == len(targets) for images, targets in parts)
     assert task.model()(tests).shape == (len(labels), 10)
     config = tomllib.loads((folder / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    experiment = read_experiment(config, own=True)
+    experiment = read_experiment(config, Task(task.model, task.test_data))
     assert (experiment.method, experiment.devices, experiment.cohort, experiment.fleet) == ("fedlga", 2, 2, "real")
 
 

@@ -26,6 +26,7 @@ from fedlga.experiments.flower_server import open_own_federation
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import simulate
 from fedlga.learning import training
+from fedlga.learning.task import Task
 from grids import InProcessGrid, say_gone
 from hard_experiment import HARD, PAIRS, run_in_memory
 
@@ -421,20 +422,55 @@ def test_when_every_device_fails_the_run_says_why(tmp_path):
         play(preset("digits").changed(REAL), InProcessGrid(4, tmp_path, app))
 
 
-def test_an_own_model_that_cannot_be_averaged_is_refused_at_both_ends(tmp_path):
-    def batch_norm():
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+def some_images(*_):
+    """Return data as a user's own function does, on a node or at the aggregator."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(20, 1, 8, 8, generator=generator), torch.arange(20) % 10
 
-    def data(*_):
-        return torch.rand(20, 1, 8, 8), torch.arange(20) % 10
 
-    reason = "has buffers that training changes"
-    grid = InProcessGrid(4, tmp_path, client_app(batch_norm, data))
+def test_an_own_model_that_cannot_be_trained_is_refused_at_both_ends(tmp_path):
+    def doubles():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).double()
+
+    reason = "has parameters of torch.float64"
+    grid = InProcessGrid(4, tmp_path, client_app(doubles, some_images))
     with pytest.raises(NodesFailed, match=f"every node failed: .*{reason}"):
         play(preset("digits").changed(REAL), grid)
     e = preset("digits").changed({**REAL, "dataset": "own", "model": "own"})
-    with pytest.raises(BadInput, match=reason), open_own_federation(e, grid, batch_norm, data):
+    task = Task(doubles, some_images)
+    with pytest.raises(BadInput, match=reason), open_own_federation(e, grid, task, only_tests=True):
         pass
+
+
+def test_the_buffers_of_an_own_model_travel_and_are_averaged(tmp_path):
+    """All four devices have the same 20 images, a batch of 20, and two steps of it; the mean is that of each."""
+
+    def batch_norm():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+
+    grid = InProcessGrid(4, tmp_path, client_app(batch_norm, some_images))
+    changes = {**REAL, "dataset": "own", "model": "own", "epochs": 1, "batch_size": 20, "rounds": 1}
+    e = preset("digits").changed(changes)
+    with open_own_federation(e, grid, Task(batch_norm, some_images), only_tests=True) as simulation:
+        (state, record) = next(run_rounds(simulation.federation, simulation.start, 1))
+    assert record.refused == {}
+    assert sorted(record.used) == [0, 1, 2, 3]
+    images = some_images()[0].flatten(1)
+    # From 0 and 1, each of two steps moves a tenth of the way to the batch's mean and (unbiased) variance.
+    mean, variance = (1 - 0.9**2) * images.mean(0), 0.9**2 + (1 - 0.9**2) * images.var(0)
+    torch.testing.assert_close(state.buffers, torch.cat([mean, variance]))
+    sent = [content[VECTORS] for content in grid.contents if VECTORS in content]
+    assert all({"delta", "buffers"} == set(vectors) for vectors in sent)
+
+
+def test_nodes_give_what_serial_gives_with_buffers_too(tmp_path):
+    model = "models_for_tests:with_batch_norm"
+    experiment = preset("digits").changed({**HARD, "model": model})
+    state, _, records = run_in_memory(experiment)
+    w, others = play(experiment.changed({"backend": "flower"}), InProcessGrid(8, tmp_path))
+    assert state.buffers is not None
+    assert torch.equal(state.w, w)
+    assert [replace(record, seconds=0.0) for record in others] == records
 
 
 def test_when_no_device_comes_the_run_says_so(tmp_path, clock):
@@ -469,7 +505,7 @@ def test_every_fleet_has_a_description():
 def test_a_fleet_of_real_devices_needs_flower():
     with pytest.raises(BadInput, match="fleet: got 'real' with backend 'serial'"):
         preset("digits").changed({"fleet": "real"})
-    with pytest.raises(BadInput, match="only real devices"):
+    with pytest.raises(BadInput, match="only tasks and real devices have their own data"):
         preset("digits").changed({"dataset": "own"})
     with pytest.raises(BadInput, match="audit or dropout"):
         preset("digits").changed({**REAL, "dropout": 0.1})

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedlga.core.types import Assignment, Local
+from fedlga.learning.examples import TensorExamples
+from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.kernels.mlp import FusedMLP, load_function
-from fedlga.learning.models import FlatModel, mlp
+from fedlga.learning.models import mlp
 from fedlga.learning.training import Devices, TrainingOptions
 from fedlga.methods.fedavg import FedAvg
 
@@ -30,7 +32,7 @@ def make_devices(module, inputs, classes, examples=40, batch_size=10, **more):
     images = torch.from_numpy(rng.standard_normal((examples, 1, 1, inputs)).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, classes, examples))
     options = TrainingOptions(batch_size, **more)
-    return Devices(FedAvg(), FlatModel(module), images, labels, [np.arange(examples)], options)
+    return Devices(FedAvg(), FlatModel(module), TensorExamples(images, labels), [np.arange(examples)], options)
 
 
 def without_kernel(devices):
@@ -73,7 +75,7 @@ def test_there_is_a_compiler_here():
 )
 def test_the_kernel_gives_what_autograd_gives(inputs, hidden, classes, batch, steps, momentum, pull, constant):
     fast = make_devices(fix_units(network(inputs, hidden, classes)), inputs, classes, batch_size=batch)
-    fast = replace(fast, images=fast.images / 10)
+    fast = replace(fast, examples=TensorExamples(fast.examples.inputs / 10, fast.examples.targets()))
     plain = without_kernel(replace(fast, model=FlatModel(fix_units(network(inputs, hidden, classes)))))
     assert fast.kernel is not None
     assert plain.kernel is None
@@ -150,7 +152,9 @@ def test_models_it_does_not_serve_use_autograd(module):
     assert make_devices(module, 16, 3).kernel is None
 
 
-@pytest.mark.parametrize("more", [{"clip": 1.0}, {"resize": 8}, {"augment": True}, {"fast": False}])
+@pytest.mark.parametrize(
+    "more", [{"clip": 1.0}, {"resize": 8}, {"augment": True}, {"fast": False}, {"optimizer": "adamw"}]
+)
 def test_options_it_does_not_serve_use_autograd(more):
     assert make_devices(network(16, 8, 3), 16, 3, **more).kernel is None
 
@@ -159,7 +163,32 @@ def test_frozen_layers_and_other_losses_use_autograd():
     frozen = network(16, 8, 3)
     frozen[1].weight.requires_grad_(False)
     assert make_devices(frozen, 16, 3).kernel is None
-    assert FusedMLP.for_model(FlatModel(network(16, 8, 3), nn.functional.multi_margin_loss)) is None
+    served = make_devices(network(16, 8, 3), 16, 3)
+    assert served.kernel is not None
+    other_loss = FlatModel(network(16, 8, 3), nn.functional.multi_margin_loss)
+    assert FusedMLP.for_model(other_loss, served.examples) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda images, labels: (images.double(), labels),
+        lambda images, labels: (images, labels.int()),
+        lambda images, labels: (images, labels.float()),
+        lambda images, labels: (images, labels[:, None]),
+        lambda images, labels: ((images, images), labels),
+        lambda images, labels: (images.expand(-1, 2, -1, -1)[:, :, :, ::2], labels),  # not in one piece
+    ],
+    ids=["doubles", "short labels", "numbers", "a table of labels", "two inputs", "a view"],
+)
+def test_data_it_does_not_serve_uses_autograd(change):
+    devices = make_devices(network(16, 8, 3), 16, 3)
+    examples = TensorExamples(*change(devices.examples.inputs, devices.examples.targets()))
+    assert replace(devices, examples=examples).kernel is None
+
+
+def test_weights_of_lower_precision_use_autograd():
+    assert make_devices(network(16, 8, 3).bfloat16(), 16, 3).kernel is None
 
 
 @pytest.mark.parametrize("constant", [torch.tensor(0.1), torch.full((1,), 0.1, dtype=torch.float64)])

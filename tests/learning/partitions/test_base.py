@@ -17,7 +17,14 @@ def partition_of(kind, per_device, alpha):
     """Return a partition with those of these settings that it has."""
     values = {"classes_per_device": per_device, "partition_alpha": alpha}
     known = {f.name for f in settings_of(find("partition", kind))}
-    return create("partition", kind, {name: value for name, value in values.items() if name in known})
+    given = {"given": deal} if kind == "own" else {}
+    return create("partition", kind, {name: value for name, value in values.items() if name in known}, **given)
+
+
+def deal(targets, devices, rng):
+    """Divide examples as a task's own partition could: shuffled, and one each in turn."""
+    order = rng.permutation(len(targets))
+    return [order[device::devices] for device in range(devices)]
 
 
 @settings(deadline=None, max_examples=60)

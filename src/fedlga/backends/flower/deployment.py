@@ -18,10 +18,14 @@ import os
 import re
 import shutil
 import sys
+import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
+
+import tomli_w
 
 from fedlga.core.files import write_atomically
 from fedlga.core.settings import BadInput
@@ -29,8 +33,19 @@ from fedlga.core.settings import BadInput
 VALID_DAYS = 825  # the most that clients accept
 
 
-def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9443) -> list[Path]:
-    """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by."""
+def init(
+    folder: Path,
+    *,
+    nodes: int = 5,
+    host: str = "127.0.0.1",
+    port: int = 9443,
+    task: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by.
+
+    `task` is the user's own task, and `settings` those that it brings; without one, the app holds an example.
+    """
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{str(folder)!r} is a file; a fleet needs a folder of its own")
     if folder.exists() and any(folder.iterdir()):
@@ -59,6 +74,8 @@ def init(folder: Path, *, nodes: int = 5, host: str = "127.0.0.1", port: int = 9
             "BIN": str(Path(sys.executable).parent),
         }
         _fill_templates(folder, names, nodes)
+        if task is not None:
+            _put_task(folder / "app", task, nodes, settings or {})
     except OSError as error:
         raise BadInput(f"cannot write to {str(folder)!r} ({error.strerror})") from error
     return sorted(path for path in folder.iterdir())
@@ -86,6 +103,27 @@ def _fill_templates(folder: Path, names: dict[str, str], nodes: int) -> None:
         parent = folder / "app" if name == "pyproject.toml" else folder / "app" / "fleet_app"
         fill(f"app_{name}", parent / name)
     write_atomically(folder / "app" / "fleet_app" / "__init__.py", '"""A federation of your own."""\n')
+
+
+def _put_task(app: Path, task: Path, nodes: int, settings: Mapping[str, Any]) -> None:
+    """Let the app learn a task of the user's own: its file as it is, and its settings in the app's configuration."""
+    package = app / "fleet_app"
+    shutil.copyfile(task, package / "task.py")
+    for name in ("client", "server"):
+        text = (
+            f'"""The Flower {name.title()}App, for the task in task.py."""\n\n'
+            f"from pathlib import Path\n\nfrom fedlga.flower import {name}_app\n\n"
+            f'app = {name}_app(task=Path(__file__).with_name("task.py"))\n'
+        )
+        write_atomically(package / f"{name}.py", text)
+    project = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+    config = project["tool"]["flwr"]["app"]["config"]
+    for name in ("epochs", "steps_per_epoch", "batch_size", "lr", "target"):  # of the example
+        config.pop(name, None)
+    plain = {name: value for name, value in settings.items() if isinstance(value, str | int | float | bool)}
+    kept = {"devices": nodes, "cohort": min(nodes, int(plain.get("cohort") or nodes)), "out": "", "resume": False}
+    project["tool"]["flwr"]["app"]["config"] = {**config, **plain, **kept}
+    write_atomically(app / "pyproject.toml", tomli_w.dumps(project))
 
 
 def _write_certificates(folder: Path, host: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from fedlga.core.aggregator import BUFFERS
 from fedlga.core.types import Assignment, Update
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Refused(Exception):
 def pack_assignment(assignment: Assignment, setup: ConfigRecord) -> RecordDict:
     """Return an assignment as it is sent; `setup` is the same for all devices."""
     numbers = {name: value for name, value in assignment.numbers().items() if value is not None}
-    vectors = pack_vectors({"w": assignment.w, **assignment.broadcast})
+    buffers = {} if assignment.buffers is None else {BUFFERS: assignment.buffers}
+    vectors = pack_vectors({"w": assignment.w, **assignment.broadcast, **buffers})
     return RecordDict({VECTORS: vectors, NUMBERS: ConfigRecord(numbers), SETUP: setup})
 
 
@@ -43,7 +45,8 @@ def unpack_assignment(message: Message) -> Assignment:
     """Return the assignment that a message brings."""
     vectors = unpack_vectors(message.content.array_records[VECTORS])
     numbers: dict[str, Any] = dict(message.content.config_records[NUMBERS])
-    return Assignment(w=vectors.pop("w"), broadcast=vectors, **numbers)
+    w, buffers = vectors.pop("w"), vectors.pop(BUFFERS, None)
+    return Assignment(w=w, broadcast=vectors, buffers=buffers, **numbers)
 
 
 def pack_update(update: Update, round: int, seconds: float) -> RecordDict:
@@ -51,6 +54,8 @@ def pack_update(update: Update, round: int, seconds: float) -> RecordDict:
     vectors = {"delta": update.delta, **update.uploads}
     if update.truth is not None:
         vectors["truth"] = update.truth
+    if update.buffers is not None:
+        vectors[BUFFERS] = update.buffers
     numbers = {**update.numbers(), "round": round, "seconds": seconds}
     reported = MetricRecord({name: numbers[name] for name in REPORTED})
     return RecordDict({VECTORS: pack_vectors(vectors), NUMBERS: reported})
@@ -72,7 +77,9 @@ def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[st
     if numbers["steps"] > assignment.steps:
         raise Refused(f"it claims {numbers['steps']:g} steps, and was asked for {assignment.steps}")
     names = ["delta", *uploads, *(["truth"] if assignment.audit and numbers["steps"] < assignment.steps_asked else [])]
-    vectors = check_vectors(content.array_records.get(VECTORS), names, len(assignment.w))
+    lengths = dict.fromkeys(names, len(assignment.w))
+    lengths |= {} if assignment.buffers is None else {BUFFERS: len(assignment.buffers)}
+    vectors = check_vectors(content.array_records.get(VECTORS), lengths)
     return Update(
         device=assignment.device,
         delta=vectors["delta"],
@@ -83,6 +90,7 @@ def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[st
         uploads={name: vectors[name] for name in uploads},
         lr=assignment.lr,  # the aggregator's own number, not the device's
         momentum=assignment.momentum,
+        buffers=vectors.get(BUFFERS),
         truth=vectors.get("truth"),
         seconds=numbers["seconds"],
     )
@@ -100,14 +108,14 @@ def _numbers(content: RecordDict) -> Mapping[str, float]:
     return values
 
 
-def check_vectors(record: ArrayRecord | None, names: list[str], length: int) -> dict[str, Vector]:
+def check_vectors(record: ArrayRecord | None, lengths: Mapping[str, int]) -> dict[str, Vector]:
     """Return the named vectors of a reply; Refused unless all are there, of the right length, and finite."""
-    if record is None or set(record) != set(names):
-        raise Refused(f"it sent {', '.join(record or {}) or 'nothing'}, and was asked for {', '.join(names)}")
+    if record is None or set(record) != set(lengths):
+        raise Refused(f"it sent {', '.join(record or {}) or 'nothing'}, and was asked for {', '.join(lengths)}")
     for name, array in record.items():
-        if tuple(array.shape) != (length,) or array.dtype != "float32":
+        if tuple(array.shape) != (lengths[name],) or array.dtype != "float32":
             shape = " x ".join(map(str, array.shape))
-            raise Refused(f"{name} is {shape} of {array.dtype}, and the model {length} of float32")
+            raise Refused(f"{name} is {shape} of {array.dtype}, and the model {lengths[name]} of float32")
     return {name: torch.from_numpy(check_array(name, array)).clone() for name, array in record.items()}
 
 

@@ -258,9 +258,9 @@ class FlowerBackend(Backend):
         incidents, self._incidents = self._incidents, Incidents()
         return incidents
 
-    def score(self, w: Vector) -> Scores:
+    def score(self, w: Vector, buffers: Vector | None) -> Scores:
         """Evaluate weights on the aggregator's own test data, in this process."""
-        return self._test_set.score(w)
+        return self._test_set.score(w, buffers)
 
     def close(self) -> None:
         """Do nothing: the grid is closed by the code that opened it."""

@@ -189,7 +189,7 @@ class Unequal(FedAvg):
         uploaded = content.array_records.get(UPLOADED)
         if self._method.uploads and uploaded is None:
             raise Refused(f"it sent no {', '.join(self._method.uploads)}: {self.method_name} needs LocalTerms")
-        uploads = check_vectors(uploaded, list(self._method.uploads), len(w)) if self._method.uploads else {}
+        uploads = check_vectors(uploaded, dict.fromkeys(self._method.uploads, len(w))) if self._method.uploads else {}
         returned = [record for key, record in content.array_records.items() if key != UPLOADED]
         if len(returned) != 1:
             raise Refused(f"it sent {len(returned)} records of weights")

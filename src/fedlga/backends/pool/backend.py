@@ -19,7 +19,8 @@ import torch
 
 from fedlga.backends.memory_store import MemoryFile, MemoryStore
 from fedlga.backends.pool.workers import WorkerFailed, Workers
-from fedlga.backends.shared import SharedFolder
+from fedlga.backends.shared import SharedFolder, share_tree
+from fedlga.core.aggregator import BUFFERS
 from fedlga.core.backend import Backend, Scores
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment, Update
@@ -27,7 +28,9 @@ from fedlga.learning.evaluation import TestSet
 from fedlga.learning.training import Devices
 
 if TYPE_CHECKING:
-    from fedlga.core.types import Memory, Vector
+    from fedlga.core.types import Array, Memory, Vector
+    from fedlga.learning.evaluation import Ranges
+    from fedlga.learning.trees import Tree
 
 
 PIECES = 5  # of an evaluation for each worker: workers are not equally fast
@@ -47,16 +50,20 @@ class PoolBackend(Backend):
         slots: int,
         audit: bool = False,
         memory_limit: float = math.inf,
+        ranges: Ranges | None = None,
+        test_rows: Array | None = None,
     ) -> None:
-        """`model` says how a worker makes the same model and method: names and numbers, no objects.
+        """`model` says how a worker makes the same task and method: names and numbers, no objects.
 
         `slots` is how many updates a round may bring; more are possible, at the cost of setting up again. Of devices'
-        memories, `memory_limit` bytes are kept in main memory.
+        memories, `memory_limit` bytes are kept in main memory. `ranges` are the test examples that each device is
+        tested on with what it keeps to itself, if it does. `test_rows` are the rows of the training examples that are
+        for testing, for workers that read the data themselves because it is not in memory.
         """
         self._workers = workers
         self._method = devices.method
         self._devices = len(devices.parts)
-        self._test_set = test_set
+        self._test_set, self._ranges = test_set, ranges
         self._shared = SharedFolder()
         try:
             self._size = size = len(devices.model.vector)
@@ -65,22 +72,34 @@ class PoolBackend(Backend):
             self._store.create_folders()
             self._slots = 0
             parts = torch.from_numpy(np.concatenate(devices.parts))
-            ends = torch.tensor(np.cumsum([len(part) for part in devices.parts]))
-            data = {"images": devices.images, "labels": devices.labels, "rows": parts, "ends": ends}
-            data |= {"test_images": test_set.images, "test_labels": test_set.labels}
-            right, self._right = self._shared.new((len(test_set),), "bool")
+            ends = torch.from_numpy(np.cumsum([len(part) for part in devices.parts]))
+            data: dict[str, Any] = {"rows": self._share(parts), "ends": self._share(ends)}
+            for name, examples in (("train", devices.examples), ("test", test_set.examples)):
+                memory = examples.in_memory
+                data[name] = None if memory is None else self._share((memory.inputs, memory.targets()))
+            data["test_rows"] = None if test_rows is None else self._share(torch.from_numpy(test_rows))
+            rows = max(1, len(test_set.each_metrics))  # a file has a byte at least
+            values, self._values = self._shared.new((rows, len(test_set), 2))
+            outputs, self._outputs = None, None
+            if test_set.keeps_outputs and test_set.problem.output_shape is not None:
+                outputs, self._outputs = self._shared.new((len(test_set), *test_set.problem.output_shape))
+            buffers = devices.model.read_buffers()
+            self._buffers = 0 if buffers is None else len(buffers)
             sent = {name: self._shared.new((size,)) for name in ("w", *devices.method.sends)}
+            if self._buffers:
+                sent[BUFFERS] = self._shared.new((self._buffers,))
             self._sent = {name: tensor for name, (_, tensor) in sent.items()}
             # All workers use the compiled code, or none: its last bits differ from torch's.
             options = dataclasses.replace(devices.options, fast=devices.kernel is not None)
             self._setup = {
                 "model": model,
                 "options": dataclasses.asdict(options),
-                "data": {name: self._shared.share(tensor)[0].plain() for name, tensor in data.items()},
+                "data": data,
                 "sent": {name: shared.plain() for name, (shared, _) in sent.items()},
-                "right": right.plain(),
+                "values": values.plain(),
+                "outputs": None if outputs is None else outputs.plain(),
             }
-            self._replies = torch.empty(0)
+            self._replies = self._buffer_replies = torch.empty(0, device="cpu")
             self._prepare(slots)
         except BaseException:
             self._shared.close()
@@ -93,7 +112,7 @@ class PoolBackend(Backend):
         if not assignments:
             return
         self._prepare(len(assignments))
-        self._sent["w"].copy_(assignments[0].w)
+        self._send(assignments[0].w, assignments[0].buffers)
         for name, vector in assignments[0].broadcast.items():
             self._sent[name].copy_(vector)
         files = self._store.files([a.device for a in assignments], 4 * self._size)
@@ -104,18 +123,41 @@ class PoolBackend(Backend):
             for slot, assignment in enumerate(assignments):
                 answer = answer_of[slot].result()
                 self._store.count(assignment.device, files[slot], assignment.round)
-                yield self._update(slot, answer["update"], has_truth=answer["truth"])
+                yield self._update(slot, answer["update"], has_truth=answer["truth"], has_buffers=answer["buffers"])
 
-    def score(self, w: Vector) -> Scores:
-        """Evaluate weights: every worker takes some batches."""
+    def _send(self, w: Vector, buffers: Vector | None) -> None:
         self._sent["w"].copy_(w)
+        if buffers is not None:
+            self._sent[BUFFERS].copy_(buffers)
+
+    def _share(self, tree: Tree) -> Any:
+        """Return where the tensors of a tree are, as values for JSON; workers open it with `open_tree`."""
+        return share_tree(self._shared, tree)
+
+    def score(self, w: Vector, buffers: Vector | None) -> Scores:
+        """Evaluate weights: every worker takes some batches, or some devices that keep something to themselves."""
+        if self._test_set.keeps_outputs and self._outputs is None:  # of a form that cannot be shared
+            return self._test_set.score(w, buffers)
+        self._send(w, buffers)
+        messages = self._pieces() if self._ranges is None else self._personal_pieces(self._ranges)
+        with self._ask(messages) as answers:
+            losses = [loss for answer in answers for loss in answer.result()["losses"]]
+        values = self._values[: len(self._test_set.each_metrics)].clone()
+        return Scores(values, losses, None if self._outputs is None else self._outputs.clone())
+
+    def _pieces(self) -> list[dict[str, Any]]:
         count, batch = len(self._test_set), self._test_set.batch
         batches = -(-count // batch)
         pieces = min(batches, PIECES * len(self._workers))
         cuts = [min(batches * piece // pieces * batch, count) for piece in range(pieces + 1)]
-        with self._ask([{"score": [start, end]} for start, end in pairwise(cuts)]) as answers:
-            losses = [loss for answer in answers for loss in answer.result()["losses"]]
-        return Scores(self._right.clone(), losses)
+        return [{"score": [start, end], "memory": None} for start, end in pairwise(cuts)]
+
+    def _personal_pieces(self, ranges: Ranges) -> list[dict[str, Any]]:
+        return [
+            {"score": list(piece), "memory": self._store.file(device).plain()}
+            for device, piece in enumerate(ranges)
+            if piece[0] < piece[1]
+        ]
 
     @contextlib.contextmanager
     def _ask(self, messages: Sequence[dict[str, Any]]) -> Generator[list[Future[dict[str, Any]]]]:
@@ -161,10 +203,12 @@ class PoolBackend(Backend):
                         self._workers.receive(worker)
                 return
 
-    def _update(self, slot: int, numbers: dict[str, Any], *, has_truth: bool) -> Update:
+    def _update(self, slot: int, numbers: dict[str, Any], *, has_truth: bool, has_buffers: bool) -> Update:
         vectors = self._replies[slot, :, : self._size]
         uploads = {name: vectors[row] for row, name in enumerate(self._method.uploads, start=1)}
-        return Update(**numbers, delta=vectors[0], uploads=uploads, truth=vectors[-1] if has_truth else None)
+        truth = vectors[-1] if has_truth else None
+        buffers = self._buffer_replies[slot] if has_buffers else None
+        return Update(**numbers, delta=vectors[0], uploads=uploads, buffers=buffers, truth=truth)
 
     def _prepare(self, slots: int) -> None:
         """Make room for that many updates, and tell the workers where everything is."""
@@ -174,7 +218,9 @@ class PoolBackend(Backend):
         padded = -(-self._size // ALIGNMENT) * ALIGNMENT
         replies, self._replies = self._shared.new((slots, self._rows, padded))
         self._slots = slots
-        setup = {**self._setup, "replies": replies.plain(), "folders": self._shared.folders()}
+        buffer_replies, self._buffer_replies = self._shared.new((slots, max(self._buffers, 1)))
+        setup: dict[str, Any] = {**self._setup, "replies": replies.plain(), "buffer_replies": buffer_replies.plain()}
+        setup["folders"] = self._shared.folders()
         message = {"setup": setup, "path": sys.path}
         failures: list[BaseException] = []
 

@@ -15,14 +15,19 @@ from typing import Any
 import torch
 
 from fedlga.backends.memory_store import MemoryFile
-from fedlga.backends.shared import SharedTensor
+from fedlga.backends.shared import SharedTensor, open_tree
+from fedlga.core.aggregator import BUFFERS
 from fedlga.core.method import Method
 from fedlga.core.process import keep_freed_memory
 from fedlga.core.registry import create
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment
+from fedlga.learning.accelerator import choose_device
 from fedlga.learning.evaluation import TestSet
-from fedlga.learning.models import make_model
+from fedlga.learning.examples import Examples, TensorExamples
+from fedlga.learning.named import open_task
+from fedlga.learning.problem import fit_task
+from fedlga.learning.reading import read_task_data
 from fedlga.learning.training import Devices, TrainingOptions
 
 
@@ -32,30 +37,60 @@ class Worker:
     def __init__(self, setup: dict[str, Any]) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
-        named, data = setup["model"], {name: SharedTensor(**place).open() for name, place in setup["data"].items()}
+        named = setup["model"]
+        data: dict[str, Any] = {n: None if place is None else open_tree(place) for n, place in setup["data"].items()}
         method: Method = create("method", named["method"], named["settings"])
+        device, options = choose_device(named["device"]), TrainingOptions(**setup["options"])
+        train, test = self._find_examples(named["task"], data)
+        problem = fit_task(
+            open_task(named["task"]),
+            train,
+            named["seed"],
+            device=device,
+            resize=options.resize,
+            label_smoothing=options.label_smoothing,
+            target=named["target"],
+        )
         rows = data["rows"].numpy()
         ends = [int(end) for end in data["ends"]]
         self._devices = Devices(
             method=method,
-            model=make_model(named["model"], tuple(named["shape"]), named["classes"], named["seed"]),
-            images=data["images"],
-            labels=data["labels"],
+            model=problem.model,
+            examples=train.to(device),
             parts=[rows[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)],
-            options=TrainingOptions(**setup["options"]),
+            options=options,
         )
         if self._devices.options.fast and self._devices.kernel is None:
             raise BadInput("fast: got true, and a worker cannot load the compiled code; it takes false here")
-        resize = self._devices.options.resize
-        self._test_set = TestSet(self._devices.model, data["test_images"], data["test_labels"], resize)
-        self._right = SharedTensor(**setup["right"]).open()
+        assert self._devices.compiled or not options.compile or self._devices.kernel, (
+            "compiled before the first weights"
+        )
+        self._test_set = TestSet(problem, test.to(device), options.resize)
+        self._values = SharedTensor(**setup["values"]).open()
+        self._outputs = None if setup["outputs"] is None else SharedTensor(**setup["outputs"]).open()
         self._sent = {name: SharedTensor(**place).open() for name, place in setup["sent"].items()}
         self._replies = SharedTensor(**setup["replies"]).open()
+        self._buffer_replies = SharedTensor(**setup["buffer_replies"]).open()
+
+    def _find_examples(self, task: dict[str, Any], data: dict[str, Any]) -> tuple[Examples, Examples]:
+        """Return the training and test examples: shared tensors, or read here if they are not in memory."""
+        if data["train"] is not None and data["test"] is not None:
+            return TensorExamples(*data["train"]), TensorExamples(*data["test"])
+        read = read_task_data(open_task(task))
+        train = read.train if data["train"] is None else TensorExamples(*data["train"])
+        if data["test"] is not None:
+            return train, TensorExamples(*data["test"])
+        if data["test_rows"] is not None:
+            return train, train.take(data["test_rows"].numpy())
+        assert read.test is not None
+        return train, read.test
 
     def perform(self, message: dict[str, Any]) -> dict[str, Any]:
         """Carry out one assignment: its numbers are in the message, its vectors in shared memory."""
         broadcast = {name: self._sent[name] for name in message["broadcast"]}
-        assignment = Assignment(**message["assignment"], w=self._sent["w"], broadcast=broadcast)
+        assignment = Assignment(
+            **message["assignment"], w=self._sent["w"], broadcast=broadcast, buffers=self._sent.get(BUFFERS)
+        )
         file = MemoryFile.from_plain(message["memory"])
         before = file.read()
         update, memory = self._devices.perform(assignment, before)
@@ -65,12 +100,23 @@ class Worker:
         vectors += [update.truth] if update.truth is not None else []
         for row, vector in enumerate(vectors):
             self._replies[message["slot"], row, : len(vector)].copy_(vector)
-        return {"update": update.numbers(), "truth": update.truth is not None}
+        if update.buffers is not None:
+            self._buffer_replies[message["slot"]].copy_(update.buffers)
+        has = {"truth": update.truth is not None, "buffers": update.buffers is not None}
+        return {"update": update.numbers(), **has}
 
-    def score(self, start: int, end: int) -> list[float]:
-        """Return the losses of the weights that were sent, on some test data; what was right goes to shared memory."""
-        scores = self._test_set.score(self._sent["w"], start, end)
-        self._right[start:end] = scores.right
+    def score(self, start: int, end: int, memory: dict[str, Any] | None) -> list[float]:
+        """Return the losses of the weights that were sent, on some test data; metrics go to shared memory.
+
+        With a device's memory, it is tested with what it keeps to itself.
+        """
+        w, buffers = self._sent["w"], self._sent.get(BUFFERS)
+        if memory is not None:
+            w, buffers = self._devices.personalise(w, buffers, MemoryFile.from_plain(memory).read())
+        scores = self._test_set.score(w, buffers, start, end)
+        self._values[: len(scores.values), start:end] = scores.values
+        if self._outputs is not None:
+            self._outputs[start:end] = scores.outputs
         return scores.losses
 
 
@@ -90,7 +136,8 @@ def main() -> None:
             elif worker is None:
                 raise AssertionError("an assignment before the set-up")
             elif "score" in message:
-                answer = {"losses": worker.score(*message["score"])}
+                start, end = message["score"]
+                answer = {"losses": worker.score(start, end, message["memory"])}
             else:
                 answer = worker.perform(message)
         except BadInput as error:

@@ -43,21 +43,13 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Dataset(ABC):
-    """One dataset. A subclass sets the class attributes and implements `read`."""
+class FileSet:
+    """Files that hold data: what their contents must hash to, and where they can be fetched."""
 
     title: ClassVar[str]
-    classes: ClassVar[int]
-    mean: ClassVar[tuple[float, ...]] = (0.0,)  # of the training pixels, one a channel, on a scale from 0 to 1
-    std: ClassVar[tuple[float, ...]] = (1.0,)
-    top: ClassVar[int] = 255  # the largest pixel value
     folder: ClassVar[str] = ""  # in the cache
     files: ClassVar[Mapping[str, str]] = {}  # names, and the SHA-256 of what each holds; empty: nothing to fetch
     sources: ClassVar[Sequence[Source]] = ()  # where to fetch them from: the first that works
-
-    @abstractmethod
-    def read(self, folder: Path) -> tuple[Arrays, Arrays]:
-        """Return training and test data from the files in `folder`."""
 
     def content(self, file: Path) -> bytes:
         """Return what a file holds, in the order that its hash is taken of."""
@@ -76,6 +68,20 @@ class Dataset(ABC):
     def missing(self, folder: Path) -> list[str]:
         """Return the files that are not there."""
         return [name for name in self.files if not os.path.isfile(folder / name)]  # noqa: PTH113 (raises nothing)
+
+
+@dataclass(frozen=True)
+class Dataset(FileSet, ABC):
+    """One dataset. A subclass sets the class attributes and implements `read`."""
+
+    classes: ClassVar[int]
+    mean: ClassVar[tuple[float, ...]] = (0.0,)  # of the training pixels, one a channel, on a scale from 0 to 1
+    std: ClassVar[tuple[float, ...]] = (1.0,)
+    top: ClassVar[int] = 255  # the largest pixel value
+
+    @abstractmethod
+    def read(self, folder: Path) -> tuple[Arrays, Arrays]:
+        """Return training and test data from the files in `folder`."""
 
 
 def _describe_damage(file: Path) -> str:

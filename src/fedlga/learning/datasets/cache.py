@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlga.core.registry import create
 from fedlga.core.settings import BadInput
-from fedlga.learning.datasets.base import Data, Dataset
+from fedlga.learning.datasets.base import Data, Dataset, FileSet
 from fedlga.learning.datasets.sources import Progress, Unreachable
 
 if TYPE_CHECKING:
@@ -30,9 +30,17 @@ def cache_folder(folder: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedlga"
 
 
-def fetch(name: str, cache: Path, progress: Progress = lambda what, done, total: None) -> Path:
+def ignore_progress(what: str, done: int, total: int | None) -> None:
+    """Show nothing of a download."""
+
+
+def fetch(name: str, cache: Path, progress: Progress = ignore_progress) -> Path:
     """Make sure that a dataset's files are in the cache, from the first source that has them; return their folder."""
-    dataset: Dataset = create("dataset", name)
+    return fetch_files(name, create("dataset", name), cache, progress)
+
+
+def fetch_files(name: str, dataset: FileSet, cache: Path, progress: Progress = ignore_progress) -> Path:
+    """Make sure that files are in the cache; return their folder."""
     folder = cache / dataset.folder
     if not dataset.missing(folder):
         return folder
@@ -50,7 +58,7 @@ def fetch(name: str, cache: Path, progress: Progress = lambda what, done, total:
         ) from error
 
 
-def _fetch(name: str, dataset: Dataset, cache: Path, progress: Progress) -> Path:
+def _fetch(name: str, dataset: FileSet, cache: Path, progress: Progress) -> Path:
     folder, partial = cache / dataset.folder, cache / "partial"
     if not dataset.missing(folder):
         return folder
@@ -94,10 +102,10 @@ def load(
     import torch
 
     dataset: Dataset = create("dataset", name, settings)
-    folder = fetch(name, cache, progress or (lambda what, done, total: None)) if dataset.files else cache
+    folder = fetch(name, cache, progress or ignore_progress) if dataset.files else cache
     (train, train_labels), (test, test_labels) = dataset.read(folder)
-    mean = torch.tensor(dataset.mean if normalise else (0.0,)).reshape(1, -1, 1, 1)
-    std = torch.tensor(dataset.std if normalise else (1.0,)).reshape(1, -1, 1, 1)
+    mean = torch.tensor(dataset.mean if normalise else (0.0,), device="cpu").reshape(1, -1, 1, 1)
+    std = torch.tensor(dataset.std if normalise else (1.0,), device="cpu").reshape(1, -1, 1, 1)
 
     def images(array: Array) -> torch.Tensor:
         return torch.from_numpy(array.astype(np.float32)).div_(dataset.top).sub_(mean).div_(std)

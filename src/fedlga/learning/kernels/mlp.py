@@ -18,7 +18,8 @@ from fedlga.learning.torch_private import has_forward_hooks
 
 if TYPE_CHECKING:
     from fedlga.core.types import Assignment, Local, Vector
-    from fedlga.learning.models import FlatModel
+    from fedlga.learning.examples import TensorExamples
+    from fedlga.learning.flat_model import FlatModel
 
 _POINTER, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
@@ -32,8 +33,16 @@ class FusedMLP:
     classes: int
 
     @classmethod
-    def for_model(cls, model: FlatModel) -> FusedMLP | None:
-        """Return the kernel for a model, if it is Flatten, Linear, ReLU, Linear and the sizes are right."""
+    def for_model(cls, model: FlatModel, examples: TensorExamples) -> FusedMLP | None:
+        """Return the kernel for a model, if it is Flatten, Linear, ReLU, Linear and the sizes and data are right."""
+        inputs: Any = examples.inputs
+        labels: Any = examples.targets()
+        if not isinstance(inputs, torch.Tensor) or not isinstance(labels, torch.Tensor):
+            return None
+        if inputs.dtype != torch.float32 or labels.dtype != torch.int64 or labels.dim() != 1:
+            return None
+        if any(t.device.type != "cpu" for t in (inputs, labels, model.vector)) or not inputs.is_contiguous():
+            return None
         # A subclass or a hook may do anything in between; a layer used twice would be a child only once.
         layers = list(model.module) if type(model.module) is nn.Sequential else []
         if any(has_forward_hooks(part) for part in [model.module, *layers]):
@@ -45,6 +54,7 @@ class FusedMLP:
         assert isinstance(second, nn.Linear)
         weights = [*first.parameters(), *second.parameters()]
         plain = first.bias is not None and second.bias is not None and all(p.requires_grad for p in weights)  # pyright: ignore[reportUnnecessaryComparison]
+        plain = plain and all(p.dtype == torch.float32 for p in weights)
         sizes = first.in_features % 16 == 0 and first.out_features % 8 == 0
         if not plain or not sizes or model.criterion is not functional.cross_entropy or load_function() is None:
             return None
@@ -65,7 +75,7 @@ class FusedMLP:
             return torch.zeros_like(assignment.w), 0, 0.0
         w = assignment.w.clone()
         order = torch.cat(list(batches))
-        ends = torch.tensor([len(batch) for batch in batches]).cumsum(0)
+        ends = torch.tensor([len(batch) for batch in batches], device="cpu").cumsum(0)
         velocity = torch.zeros_like(w) if assignment.momentum else None
         vectors = (w, images, labels, order, ends)
         assert all(v.is_contiguous() for v in vectors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Partition(ABC):
     """A frozen dataclass of settings. A subclass implements `split`."""
 
+    needs_classes: ClassVar[bool] = False  # it looks at the labels; other partitions go with any targets
+
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings; BadInput if they do not fit the rest of the experiment."""
@@ -38,7 +40,10 @@ class Partition(ABC):
 
     @abstractmethod
     def split(self, labels: Array, classes: int, devices: int, rng: np.random.Generator) -> list[Part]:
-        """Return the rows that each device holds, sorted; every device needs at least one."""
+        """Return the rows that each device holds, sorted; every device needs at least one.
+
+        A partition that does not need classes gets the targets as they are, and 0 for `classes` if there are none.
+        """
 
 
 def make_parts(partition: Partition, labels: Array, classes: int, devices: int, seed: int) -> list[Part]:

@@ -26,6 +26,8 @@ class ByClasses(Partition):
         0, "drawn with replacement for each device, so devices may share; 0: every example goes to one device", least=0
     )
 
+    needs_classes = True
+
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
         per_device, classes = settings["classes_per_device"], experiment["classes"]

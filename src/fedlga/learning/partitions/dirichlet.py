@@ -22,6 +22,8 @@ class ByDirichlet(Partition):
 
     partition_alpha: float = setting(0.5, "smaller: fewer devices hold most of a class", above=0)
 
+    needs_classes = True
+
     def split(self, labels: Array, classes: int, devices: int, rng: np.random.Generator) -> list[Part]:  # noqa: D102
         held: list[list[Array]] = [[] for _ in range(devices)]
         for label in range(classes):

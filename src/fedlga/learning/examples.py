@@ -1,0 +1,159 @@
+"""Examples: inputs and targets, row by row; in memory, or read when a batch needs them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from fedlga.learning.accelerator import CPU
+from fedlga.learning.trees import Tree, join_trees, leaves_of, map_tree
+
+if TYPE_CHECKING:
+    from fedlga.core.types import Array
+
+    Batch = tuple[Tree, Tree]  # inputs and targets
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Examples(ABC):
+    """A number of examples. A batch is a tree of inputs and a tree of targets."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batch(self, rows: torch.Tensor) -> Batch:
+        """Return the inputs and targets of these rows."""
+
+    @abstractmethod
+    def piece(self, start: int, end: int) -> Batch:
+        """Return the inputs and targets of rows [start, end)."""
+
+    @abstractmethod
+    def take(self, rows: Array) -> Examples:
+        """Return these rows as examples of their own."""
+
+    @abstractmethod
+    def targets(self) -> Tree:
+        """Return the targets of all examples. Lazy examples are read one by one for it."""
+
+    def to(self, device: torch.device) -> Examples:
+        """Return the examples on a device, if they are in memory; lazy ones are moved batch by batch."""
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows of a batch have to be."""
+        return CPU
+
+    @property
+    def in_memory(self) -> TensorExamples | None:
+        """The examples as tensors, if they are."""
+        return None
+
+
+@final
+class TensorExamples(Examples):
+    """Examples in memory: every leaf of both trees is a tensor with one row an example."""
+
+    def __init__(self, inputs: Tree, targets: Tree) -> None:
+        self.inputs, self._targets = inputs, targets
+        self._length = len(next(leaves_of(targets)))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batch(self, rows: torch.Tensor) -> Batch:  # noqa: D102
+        return self._each(lambda leaf: leaf.index_select(0, rows))
+
+    def piece(self, start: int, end: int) -> Batch:  # noqa: D102
+        return self._each(lambda leaf: leaf[start:end])
+
+    def take(self, rows: Array) -> TensorExamples:  # noqa: D102
+        return TensorExamples(*self.batch(torch.from_numpy(np.asarray(rows, np.int64))))
+
+    def targets(self) -> Tree:  # noqa: D102
+        return self._targets
+
+    def to(self, device: torch.device) -> TensorExamples:  # noqa: D102
+        return TensorExamples(*self._each(lambda leaf: leaf.to(device)))
+
+    @property
+    def device(self) -> torch.device:  # noqa: D102
+        return next(leaves_of(self._targets)).device
+
+    @property
+    def in_memory(self) -> TensorExamples:  # noqa: D102
+        return self
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        if isinstance(self.inputs, torch.Tensor) and isinstance(self._targets, torch.Tensor):  # no tree to walk
+            return change(self.inputs), change(self._targets)
+        return map_tree(change, self.inputs), map_tree(change, self._targets)
+
+
+@final
+class LazyExamples(Examples):
+    """Examples that are read when a batch needs them: data that is larger than memory."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Collate,
+        rows: Array | None = None,
+        known_targets: Callable[[], Tree] | None = None,
+    ) -> None:
+        """`dataset[i]` is one example, and `collate` makes a batch of a list of them.
+
+        `known_targets` returns all targets of the dataset without reading its inputs, if something can.
+        """
+        self.collate = collate
+        self._dataset = dataset
+        self._rows: Array = np.arange(len(dataset)) if rows is None else np.asarray(rows)
+        self._known_targets = known_targets
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batch(self, rows: torch.Tensor) -> Batch:  # noqa: D102
+        return self._read(self._rows[rows.numpy()])
+
+    def piece(self, start: int, end: int) -> Batch:  # noqa: D102
+        return self._read(self._rows[start:end])
+
+    def take(self, rows: Array) -> LazyExamples:  # noqa: D102
+        return LazyExamples(self._dataset, self.collate, self._rows[rows], self._known_targets)
+
+    def targets(self) -> Tree:  # noqa: D102
+        if self._known_targets is not None:
+            rows = torch.from_numpy(np.asarray(self._rows, np.int64))
+            return map_tree(lambda leaf: leaf.index_select(0, rows), self._known_targets())
+        pieces = [self.piece(start, min(start + 1, len(self)))[1] for start in range(len(self))]
+        return join_trees(pieces)
+
+    @property
+    def knows_targets(self) -> bool:
+        """Whether `targets` is quick."""
+        return self._known_targets is not None
+
+    def item(self, row: int) -> Any:
+        """Return one example as the dataset has it."""
+        return self._dataset[int(self._rows[row])]
+
+    def _read(self, rows: Sequence[int] | Array) -> Batch:
+        read_many = getattr(self._dataset, "__getitems__", None)  # torch's and Hugging Face's faster way
+        items = read_many([int(row) for row in rows]) if read_many else [self._dataset[int(row)] for row in rows]
+        inputs, targets = self.collate(items)
+        return inputs, targets
+
+
+def move_batch(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch on a device."""
+    if device.type == "cpu":  # where batches come from
+        return batch
+    return map_tree(lambda leaf: leaf.to(device), batch[0]), map_tree(lambda leaf: leaf.to(device), batch[1])

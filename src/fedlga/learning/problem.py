@@ -1,0 +1,280 @@
+"""A task fitted to its data: the model as one vector, the loss, the metrics, and whether there are classes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedlga.core.randomness import Stream, torch_seed
+from fedlga.core.settings import BadInput
+from fedlga.learning.accelerator import CPU
+from fedlga.learning.augment import resize_images
+from fedlga.learning.examples import Examples
+from fedlga.learning.flat_model import FlatModel, call_module
+from fedlga.learning.metrics import BUILT_IN, LOSS, NamedMetric, class_dimension, collect_metrics
+from fedlga.learning.task import Task, describe_error
+from fedlga.learning.torch_private import speed_up_products
+from fedlga.learning.trees import Tree, describe_tree, leaves_of, map_tree
+
+if TYPE_CHECKING:
+    from fedlga.learning.examples import Batch
+    from fedlga.learning.flat_model import Criterion
+
+PROBED = 64  # examples that loss and metrics are tried on before the run
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What training and evaluation need to know of a task."""
+
+    model: FlatModel  # its criterion is for training
+    loss: Criterion  # for evaluation
+    metrics: Sequence[NamedMetric]  # the target metric first
+    classes: int | None  # None: targets are not one class an example
+    output_shape: tuple[int, ...] | None = None  # of one example, if all outputs are a tensor of one shape
+
+
+def fit_task(
+    task: Task,
+    examples: Examples,
+    seed: int,
+    *,
+    device: torch.device = CPU,
+    resize: int = 0,
+    label_smoothing: float = 0.0,
+    target: str | None = None,
+) -> Problem:
+    """Return a task with its model, tried on some of its examples; BadInput names the function that does not fit.
+
+    `target` is the target metric: it comes first.
+    """
+    batch = examples.batch(torch.tensor([0, len(examples) - 1], device="cpu"))
+    batch = resize_batch(batch, resize)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, Stream.WEIGHTS))
+        with CPU:  # whatever torch's default device is
+            module = task.call("model")
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"{task.where}model() gave a {type(module).__name__}; it takes an nn.Module")
+        _check_parameters(task, module)
+        probe = copy.deepcopy(module).eval()
+        outputs = _try_model(task, probe, batch[0])
+        criterion = _choose_loss(task, outputs, batch[1], device)
+        _try_loss(task, criterion, probe, batch)
+        changing = _find_changing_buffers(module, batch)
+        channels_last = _takes_channels_last(module, criterion, batch)
+    rows = torch.from_numpy(np.unique(np.linspace(0, len(examples) - 1, PROBED).astype(np.int64)))
+    some = resize_batch(examples.batch(rows), resize)
+    outputs = _try_model(task, probe, some[0])
+    classes = _count_classes(task, outputs, some[1], examples, criterion)
+    if task.named and classes != task.named["classes"]:
+        scores = "no" if classes is None else classes
+        raise BadInput(f"model: {task.name!r} scores {scores} classes, and the dataset has {task.named['classes']}")
+    metrics = _choose_metrics(task, criterion, outputs, some[1])
+    metrics.sort(key=lambda metric: metric.name != target)
+    shape = tuple(outputs.shape[1:]) if isinstance(outputs, torch.Tensor) else None
+    training: Criterion = criterion
+    if label_smoothing:
+        if criterion is not functional.cross_entropy:
+            raise BadInput("label_smoothing: the task's loss is not the built-in cross-entropy; smooth it in loss()")
+        training = functools.partial(functional.cross_entropy, label_smoothing=label_smoothing)
+    speed_up_products(module)
+    flat = FlatModel(module.to(device).train(), training, channels_last=channels_last, changing=changing)
+    return Problem(flat, criterion, metrics, classes, shape)
+
+
+def resize_batch(batch: Batch, side: int) -> Batch:
+    """Return a batch with images of another size; 0: as they are."""
+    return (resize_images(batch[0], side), batch[1]) if side else batch
+
+
+def _check_parameters(task: Task, module: nn.Module) -> None:
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if not trainable:
+        raise BadInput(f"{task.where}model() has no trainable parameters")
+    if others := {str(p.dtype) for p in trainable if p.dtype not in FLOATS}:
+        raise BadInput(
+            f"{task.where}model() has parameters of {', '.join(sorted(others))}; "
+            "it takes torch.float32, torch.float16 or torch.bfloat16"
+        )
+
+
+def _try_model(task: Task, probe: nn.Module, inputs: Tree) -> Any:
+    try:
+        with torch.no_grad():
+            outputs = call_module(probe, inputs)
+    except Exception as error:
+        each = describe_tree(map_tree(lambda leaf: leaf[0], inputs))
+        raise BadInput(
+            f"{task.where}model() does not take these inputs, {each} each ({describe_error(error)})"
+        ) from error
+    count = len(next(leaves_of(inputs)))
+    if isinstance(outputs, torch.Tensor) and (outputs.dim() == 0 or len(outputs) != count):
+        raise BadInput(
+            f"{task.where}model() gives {describe_tree(outputs)} for {count} examples; it takes one output an example"
+        )
+    return outputs
+
+
+def _choose_loss(task: Task, outputs: Any, targets: Tree, device: torch.device) -> Criterion:
+    """Return the task's loss; without one: cross-entropy for classes, the mean squared error for other numbers."""
+    loss: Any = task.loss() if inspect.isclass(task.loss) and issubclass(task.loss, nn.Module) else task.loss
+    if loss is not None:
+        if not callable(loss):
+            raise BadInput(
+                f"{task.where}loss is a {type(loss).__name__}; "
+                "it takes a torch loss or a function of outputs and targets"
+            )
+        if isinstance(loss, nn.Module):
+            loss = loss.to(device)
+        if loss is functional.cross_entropy:
+            return functional.cross_entropy
+        given: Callable[[Any, Any], Any] = loss
+        return lambda outputs, targets: given(outputs, align_targets(outputs, targets))
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        raise BadInput(
+            f"{task.where}model() gives {describe_tree(outputs)} for targets {describe_tree(targets)}; "
+            "without a loss(outputs, targets) of the task it takes tensors"
+        )
+    if targets.is_floating_point():
+        if outputs.numel() != targets.numel():
+            raise BadInput(
+                f"{task.where}model() gives {describe_tree(outputs)} for targets {describe_tree(targets)}; "
+                "it takes as many numbers, or a loss(outputs, targets) in the task"
+            )
+        return mean_squared_error
+    if targets.dim() == 1 and (outputs.dim() != 2 or outputs.shape[1] < 2):  # noqa: PLR2004
+        raise BadInput(
+            f"{task.where}model() gives {describe_tree(outputs)} for {len(targets)} targets that are whole numbers, "
+            "so classes; it takes one score a class (for a regression, give y as float)"
+        )
+    class_dimension(outputs, targets)  # raises if there is none
+    return functional.cross_entropy if targets.dim() == 1 else sequence_cross_entropy
+
+
+def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean squared error, of targets in the form of the outputs: (n,) and (n, 1) would be n x n pairs."""
+    return functional.mse_loss(outputs.float(), align_targets(outputs, targets).float())
+
+
+def sequence_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of one class a position; targets of -100 count for nothing."""
+    return functional.cross_entropy(outputs.movedim(class_dimension(outputs, targets), 1), targets)
+
+
+def align_targets(outputs: Any, targets: Tree) -> Tree:
+    """Return number targets in the form of the outputs, if only dimensions of one differ: torch would broadcast."""
+    if (
+        isinstance(outputs, torch.Tensor)
+        and isinstance(targets, torch.Tensor)
+        and targets.is_floating_point()
+        and outputs.shape != targets.shape
+        and [size for size in outputs.shape if size != 1] == [size for size in targets.shape if size != 1]
+    ):
+        return targets.reshape(outputs.shape)
+    return targets
+
+
+def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
+    probe = copy.deepcopy(module)
+    outputs = call_module(probe, batch[0])
+    form = f"outputs {describe_tree(outputs)} and targets {describe_tree(batch[1])}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch only warns where it broadcasts outputs and targets
+            loss: Any = criterion(outputs, batch[1])
+    except Exception as error:
+        raise BadInput(f"{task.where}loss() does not take {form} ({describe_error(error)})") from error
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise BadInput(f"{task.where}loss() gave {describe_tree(loss)} for {form}; it takes one number, the mean loss")
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        raise BadInput(f"{task.where}loss() cannot be differentiated ({describe_error(error)})") from error
+
+
+def _find_changing_buffers(module: nn.Module, batch: Batch) -> list[str]:
+    """Return the buffers that training changes, such as BatchNorm's running statistics."""
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    if not before:
+        return []
+    probe = copy.deepcopy(module).train()
+    with torch.no_grad():
+        call_module(probe, map_tree(_disturb, batch[0]))  # inputs of zeros would change no statistics
+    return [name for name, value in probe.named_buffers() if not torch.equal(value, before[name])]
+
+
+def _disturb(leaf: torch.Tensor) -> torch.Tensor:
+    return 2 * torch.randn_like(leaf) if leaf.is_floating_point() else leaf
+
+
+def _takes_channels_last(module: nn.Module, criterion: Criterion, batch: Batch) -> bool:
+    """Return whether a model works with channels last: not if it calls `view` on a convolution's output."""
+    probe = FlatModel(copy.deepcopy(module).train())
+    try:
+        criterion(probe.call(batch[0]), batch[1]).backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _count_classes(task: Task, outputs: Any, targets: Tree, examples: Examples, criterion: Criterion) -> int | None:
+    """Return the number of classes if every example has one; BadInput if a label is beyond them."""
+    if not isinstance(targets, torch.Tensor) or targets.dim() != 1 or targets.is_floating_point():
+        _check_labels(task, targets, outputs, criterion, examples)
+        return None
+    if not isinstance(outputs, torch.Tensor) or outputs.dim() != 2 or outputs.shape[1] < 2:  # noqa: PLR2004
+        return None
+    classes = outputs.shape[1]
+    labels = examples.targets() if examples.in_memory is not None else targets
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        if criterion is not functional.cross_entropy:
+            return None  # a loss of the user's own may take them for something else
+        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+        raise BadInput(
+            f"{task.where}data() gave a label of {wrong}, and model() scores {classes} classes; "
+            f"it takes labels from 0 to {classes - 1}"
+        )
+    return classes
+
+
+def _check_labels(task: Task, targets: Tree, outputs: Any, criterion: Criterion, examples: Examples) -> None:
+    """Check the labels of sequences, if the loss is ours: torch's own error comes in the middle of a run."""
+    if criterion is not sequence_cross_entropy or examples.in_memory is None:
+        return
+    classes = outputs.shape[class_dimension(outputs, targets)]
+    labels = examples.targets()
+    counted = labels[labels != -100]  # noqa: PLR2004
+    if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+        wrong = int(counted.min()) if int(counted.min()) < 0 else int(counted.max())
+        raise BadInput(
+            f"{task.where}data() gave a label of {wrong}, and model() scores {classes} classes; "
+            f"it takes labels from 0 to {classes - 1} (or -100 for none)"
+        )
+
+
+def _choose_metrics(task: Task, criterion: Criterion, outputs: Any, targets: Tree) -> list[NamedMetric]:
+    """Return the task's metrics; without any: what goes with the built-in loss, or the loss alone."""
+    if task.metrics is not None:
+        given = task.call("metrics")
+        try:
+            return collect_metrics(given, outputs, align_targets(outputs, targets))
+        except BadInput as error:
+            raise BadInput(f"{task.where}{error}") from error
+    defaults: dict[Any, list[str]] = {
+        functional.cross_entropy: ["accuracy"],
+        sequence_cross_entropy: ["accuracy", "perplexity"],
+        mean_squared_error: ["rmse", "mae"],
+    }
+    return [BUILT_IN[name] for name in defaults.get(criterion, [])] or [NamedMetric(LOSS, higher_is_better=False)]

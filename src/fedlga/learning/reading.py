@@ -1,0 +1,445 @@
+"""Reading what `data()` returns: arrays, frames, datasets, folders; with a test set, or one dataset a device."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from fedlga.core.settings import BadInput
+from fedlga.learning.examples import Examples, LazyExamples, TensorExamples
+from fedlga.learning.task import Task
+from fedlga.learning.trees import Tree, describe_tree, join_trees, leaves_of, map_tree, name_type
+
+if TYPE_CHECKING:
+    from fedlga.core.types import Array
+
+TAKES = (
+    "it takes (x, y) as arrays, (frame, 'column'), a dataset, a folder or dict of one dataset a device, "
+    "or a dict with train and test"
+)
+PAIR = 2
+MOST_IN_MEMORY = 1 << 28  # bytes of images that are kept in memory; more are read when a batch needs them
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's data as it was read, before anything is held out or given to devices."""
+
+    task: Task
+    train: Examples
+    test: Examples | None = None  # None: a fifth is held out
+    parts: Sequence[Array] | None = None  # rows of `train` that each device holds, if the data came like that
+    test_parts: Sequence[Array] | None = None  # the same of `test`
+    names: Sequence[str] | None = None  # of the devices, if they have some
+
+
+def read_task_data(task: Task, *arguments: Any) -> TaskData:
+    """Return a task's data; BadInput names what `data()` gave and what it takes."""
+    return read_data(task, task.call("data", *arguments))
+
+
+def read_data(task: Task, given: Any) -> TaskData:
+    """Return data in any of the forms that `data()` may return."""
+    reader = _Reader(task)
+    if isinstance(given, Mapping) and "train" in given:
+        both = cast("Mapping[str, Any]", given)
+        if unknown := set(both) - {"train", "test"}:
+            raise BadInput(f"{reader.where}: got a dict with {sorted(map(str, unknown))[0]!r} beside train; {TAKES}")
+        train, parts, names = reader.read_parts("train", both["train"])
+        if both.get("test") is None:
+            return TaskData(task, train, parts=parts, names=names)
+        test, test_parts, test_names = reader.read_parts("test", both["test"], like=names)
+        if test_parts is not None and test_names != names:
+            raise BadInput(f"{reader.where}: test has one dataset a device, and not for the same devices as train")
+        return TaskData(task, train, test, parts, test_parts, names)
+    train, parts, names = reader.read_parts("", given)
+    return TaskData(task, train, parts=parts, names=names)
+
+
+class _Reader:
+    """Reads datasets, and names the task's function in what it refuses."""
+
+    def __init__(self, task: Task) -> None:
+        self._collate = task.collate
+        self.where = f"{task.where}data()"
+
+    def read_parts(
+        self, what: str, given: Any, like: Sequence[str] | None = None
+    ) -> tuple[Examples, list[Array] | None, list[str] | None]:
+        """Return examples, and the rows and names of devices if there is one dataset a device."""
+        by_device = self._list_devices(what, given)
+        if by_device is None:
+            return self.read(what, given), None, None
+        if like is not None and set(by_device) == set(like):
+            by_device = {name: by_device[name] for name in like}
+        if not by_device:
+            raise BadInput(f"{self.where}: {what or 'it'} holds no device; {TAKES}")
+        pieces = [self.read(f"device {name!r}", dataset) for name, dataset in by_device.items()]
+        ends = np.cumsum([len(piece) for piece in pieces])
+        parts: list[Array] = [np.arange(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)]
+        return _join(pieces, self.where), parts, list(by_device)
+
+    def _list_devices(self, what: str, given: Any) -> dict[str, Any] | None:
+        """Return a dataset for each device, if that is what was given; None for one dataset."""
+        dataset, column = _split_column(given)
+        if isinstance(dataset, Mapping):
+            return {str(name): _with_column(part, column) for name, part in cast("Mapping[Any, Any]", dataset).items()}
+        if isinstance(dataset, str | Path):
+            return self._list_folder(Path(dataset).expanduser(), column)
+        partitioner = _class_of("flwr_datasets.partitioner", "Partitioner")
+        if partitioner is not None and isinstance(dataset, partitioner):
+            loaded: Any = dataset
+            try:
+                count = int(loaded.num_partitions)
+                return {str(i): _with_column(loaded.load_partition(i), column) for i in range(count)}
+            except (AttributeError, ValueError, TypeError) as error:
+                raise BadInput(f"{self.where}: the partitioner cannot be used ({error})") from error
+        return None
+
+    def _list_folder(self, folder: Path, column: str | None) -> dict[str, Any]:
+        if not folder.is_dir():
+            raise BadInput(f"{self.where}: there is no folder {str(folder)!r}; {TAKES}")
+        entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+        numbered = all(re.fullmatch(r"\d+", entry.stem) for entry in entries)
+        entries.sort(key=lambda entry: (int(entry.stem) if numbered else 0, entry.name))
+        folders = [entry for entry in entries if entry.is_dir()]
+        if folders:
+            labels = sorted({inner.name for device in folders for inner in device.iterdir() if inner.is_dir()})
+            if not labels:
+                raise BadInput(
+                    f"{self.where}: {str(folders[0])!r} has no folder of images a class; "
+                    f"a folder of images takes DEVICE/CLASS/*.png"
+                )
+            return {device.name: _ImageFolder(device, labels) for device in folders}
+        return {entry.stem: _with_column(self._read_file(entry), column) for entry in entries}
+
+    def _read_file(self, file: Path) -> Any:
+        """Return what one device's file holds. Nothing in a file can run code."""
+        try:
+            if file.suffix == ".npz":
+                with np.load(file, allow_pickle=False) as arrays:
+                    return arrays["x"], arrays["y"]
+            if file.suffix == ".safetensors":
+                from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+
+                tensors: Any = load_file(file)
+                return tensors["x"], tensors["y"]
+            if file.suffix in (".csv", ".parquet"):
+                import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+                return pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+        except ImportError as error:
+            raise BadInput(f"{self.where}: {file.name} needs pandas: pip install 'fedlga[pandas]'") from error
+        except KeyError as error:
+            raise BadInput(f"{self.where}: {str(file)!r} holds no array {error}; it takes arrays x and y") from error
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.where}: {str(file)!r} cannot be read ({error})") from error
+        raise BadInput(
+            f"{self.where}: {str(file)!r} is not a device's data; a folder takes .npz, .safetensors, .csv, .parquet "
+            "or folders of images"
+        )
+
+    def read(self, what: str, given: Any) -> Examples:
+        """Return one dataset."""
+        examples = self._read(what, given)
+        if len(examples) == 0:
+            raise BadInput(f"{self.where}: {what or 'it'} has no examples; it takes at least one")
+        return examples
+
+    def _read(self, what: str, given: Any) -> Examples:
+        dataset, column = _split_column(given)
+        frame, hugging = _class_of("pandas", "DataFrame"), _class_of("datasets", "Dataset")
+        if isinstance(given, _ImageFolder):
+            return given.examples(self.where)
+        if isinstance(given, torch.utils.data.TensorDataset):
+            given = given.tensors
+        elif frame is not None and isinstance(dataset, frame):
+            return self._read_frame(what, dataset, column)
+        elif hugging is not None and isinstance(dataset, hugging):
+            return self._read_hugging_face(what, dataset, column)
+        elif isinstance(given, torch.utils.data.IterableDataset):
+            raise BadInput(f"{self.where}: got an IterableDataset; it takes a dataset with a length and rows")
+        elif hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, list | tuple | str):
+            if isinstance(given, Mapping | torch.Tensor | np.ndarray):
+                got = describe_tree(given) if isinstance(given, torch.Tensor) else name_type(given)
+                raise BadInput(f"{self.where}: {_for(what)}got {got}; {TAKES}")
+            return self._read_dataset(given)
+        if not isinstance(given, list | tuple) or len(cast("Sequence[Any]", given)) != PAIR:
+            count = f" of {len(cast('Sequence[Any]', given))}" if isinstance(given, list | tuple) else ""
+            raise BadInput(f"{self.where}: {_for(what)}got a {name_type(given)}{count}; {TAKES}")
+        return self._read_arrays(what, *cast("Sequence[Any]", given))
+
+    def _read_arrays(self, what: str, x: Any, y: Any) -> TensorExamples:
+        inputs = map_tree(lambda leaf: self._as_tensor(f"{_for(what)}x", leaf), x)
+        targets = map_tree(lambda leaf: _as_target(self._as_tensor(f"{_for(what)}y", leaf)), y)
+        lengths = {len(leaf) for leaf in (*leaves_of(inputs), *leaves_of(targets))}
+        if len(lengths) != 1:
+            raise BadInput(
+                f"{self.where}: {_for(what)}got x with {describe_tree(inputs)} and y with {describe_tree(targets)}; "
+                "it takes as many examples in both"
+            )
+        for side, tree in (("x", inputs), ("y", targets)):
+            for leaf in leaves_of(tree):
+                if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                    bad = int((~torch.isfinite(leaf)).sum())
+                    raise BadInput(
+                        f"{self.where}: {_for(what)}{side} holds {bad} values that are not finite (NaN or infinity); "
+                        "it takes finite numbers"
+                    )
+        return TensorExamples(inputs, targets)
+
+    def _as_tensor(self, what: str, leaf: Any) -> torch.Tensor:
+        if not isinstance(leaf, torch.Tensor):
+            array: Any = leaf.to_numpy() if hasattr(leaf, "to_numpy") else np.asarray(leaf)
+            if array.dtype.kind not in "biuf":
+                kind = "text" if array.dtype.kind in "USO" else str(array.dtype)
+                raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers")
+            leaf = torch.from_numpy(np.ascontiguousarray(array))
+        if leaf.dim() == 0:
+            raise BadInput(f"{self.where}: {what} is a single number; it takes one row an example")
+        leaf = leaf.detach()
+        return leaf.float() if leaf.dtype == torch.float64 else leaf
+
+    def _read_frame(self, what: str, frame: Any, column: str | None) -> TensorExamples:
+        """Return a pandas frame: all columns but the target as float32, the target as numbers or classes."""
+        if column is None:
+            raise BadInput(f"{self.where}: {_for(what)}got a frame; it takes (frame, 'name of the target column')")
+        if column not in frame.columns:
+            raise BadInput(
+                f"{self.where}: {_for(what)}the frame has no column {column!r}; its columns are "
+                f"{', '.join(map(str, frame.columns))}"
+            )
+        others = [name for name in frame.columns if name != column]
+        for name in others:
+            if frame[name].dtype.kind not in "biuf":
+                raise BadInput(
+                    f"{self.where}: {_for(what)}column {name!r} does not hold numbers; "
+                    "turn it into numbers first (pandas.get_dummies) or drop it"
+                )
+        target = frame[column]
+        if target.dtype.kind not in "biuf":  # text or categories: classes in sorted order
+            if bool(target.isna().any()):
+                raise BadInput(f"{self.where}: {_for(what)}column {column!r} has empty cells")
+            if what:  # another frame may hold other classes: their numbers would not agree
+                raise BadInput(
+                    f"{self.where}: {_for(what)}column {column!r} does not hold numbers; "
+                    "with more than one frame, number the classes first"
+                )
+            values = np.unique(target.astype(str).to_numpy(), return_inverse=True)[1]
+        else:
+            values = target.to_numpy()
+        return self._read_arrays(what, frame[others].to_numpy(dtype=np.float32), values)
+
+    def _read_hugging_face(self, what: str, dataset: Any, column: str | None) -> LazyExamples:
+        """Return a Hugging Face dataset, read row by row from its files."""
+        if column is None and self._collate is None:
+            raise BadInput(
+                f"{self.where}: {_for(what)}got a dataset with columns {', '.join(dataset.column_names)}; "
+                "it takes (dataset, 'name of the target column'), or a collate(examples) in the task"
+            )
+        if column is not None and column not in dataset.column_names:
+            raise BadInput(
+                f"{self.where}: {_for(what)}the dataset has no column {column!r}; its columns are "
+                f"{', '.join(dataset.column_names)}"
+            )
+        if self._collate is not None:
+            return LazyExamples(dataset, self._collate)
+        assert column is not None
+        known = np.asarray(dataset[column][:])
+        read_targets = None
+        if known.dtype.kind in "biuf":
+            read_targets = _Constant(_as_target(torch.from_numpy(known)))
+        return LazyExamples(dataset.with_format("torch"), _CollateColumns(column), known_targets=read_targets)
+
+    def _read_dataset(self, dataset: Any) -> LazyExamples:
+        """Return a torch dataset: examples are read when a batch needs them."""
+        if self._collate is not None:
+            return LazyExamples(dataset, self._collate, known_targets=_find_targets(dataset))
+        if len(dataset):
+            try:
+                item = dataset[0]
+            except Exception as error:
+                raise BadInput(f"{self.where}: dataset[0] failed ({type(error).__name__}: {error})") from error
+            if not isinstance(item, list | tuple) or len(cast("Sequence[Any]", item)) != PAIR:
+                raise BadInput(
+                    f"{self.where}: dataset[0] is {describe_tree(item)}; it takes (input, target), "
+                    "or a collate(examples) in the task"
+                )
+        return LazyExamples(dataset, collate_pairs, known_targets=_find_targets(dataset))
+
+
+def collate_pairs(items: list[Any]) -> tuple[Tree, Tree]:
+    """Return a batch of (input, target) pairs: torch's own collation, with float64 as float32."""
+    inputs, targets = torch.utils.data.default_collate(items)
+    narrow: Callable[[Any], Any] = lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf  # noqa: E731
+    return map_tree(narrow, inputs), map_tree(lambda leaf: _as_target(narrow(leaf)), targets)
+
+
+@dataclass(frozen=True)
+class _CollateColumns:
+    """Makes a batch of rows with named columns: one is the target; a single other one is the input, not a dict."""
+
+    target: str
+
+    def __call__(self, items: list[Any]) -> tuple[Tree, Tree]:
+        batch = torch.utils.data.default_collate(items)
+        targets = _as_target(batch.pop(self.target))
+        inputs = {name: leaf.float() if leaf.dtype == torch.float64 else leaf for name, leaf in batch.items()}
+        return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), targets
+
+
+@dataclass(frozen=True)
+class _Constant:
+    value: Any
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True)
+class _ImageFolder:
+    """One device's folder with a folder of images for each class. It is a torch dataset too: image i and its class."""
+
+    folder: Path
+    labels: Sequence[str]
+
+    def files(self) -> list[tuple[str, int]]:
+        """Return the images with their classes."""
+        known = {label: number for number, label in enumerate(self.labels)}
+        return [
+            (str(file), known[inner.name])
+            for inner in sorted(self.folder.iterdir())
+            if inner.is_dir()
+            for file in sorted(inner.iterdir())
+            if file.suffix.lower() in IMAGES
+        ]
+
+    def examples(self, where: str) -> Examples:
+        """Return the images as float32 from 0 to 1, channels first: in memory if they are few, else read lazily."""
+        files = self.files()
+        if not files:
+            raise BadInput(f"{where}: {str(self.folder)!r} holds no images ({', '.join(IMAGES)})")
+        dataset = _ImageFiles(tuple(files), where)
+        labels = torch.tensor([label for _, label in files], device="cpu")
+        first = dataset[0][0]
+        if first.numel() * 4 * len(files) > MOST_IN_MEMORY:
+            return LazyExamples(dataset, collate_pairs, known_targets=_Constant(labels))
+        images = [dataset[i][0] for i in range(len(files))]
+        for (file, _), image in zip(files, images, strict=True):
+            if image.shape != first.shape:
+                raise BadInput(
+                    f"{where}: {file!r} is {' x '.join(map(str, image.shape))}, and {files[0][0]!r} "
+                    f"{' x '.join(map(str, first.shape))}; it takes images of one size"
+                )
+        return TensorExamples(torch.stack(images), labels)
+
+
+@dataclass(frozen=True)
+class _ImageFiles:
+    files: tuple[tuple[str, int], ...]
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from PIL import Image
+
+        file, label = self.files[index]
+        try:
+            with Image.open(file) as image:
+                plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
+                array = np.asarray(plain, np.float32) / 255
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.where}: {file!r} cannot be read as an image ({error})") from error
+        channels_first = array[None] if array.ndim == PAIR else array.transpose(2, 0, 1)
+        return torch.from_numpy(np.ascontiguousarray(channels_first)), label
+
+
+def _split_column(given: Any) -> tuple[Any, str | None]:
+    """Return a dataset and its target column, if it was given as (dataset, 'column')."""
+    if isinstance(given, list | tuple):
+        pair = cast("Sequence[Any]", given)
+        if len(pair) == PAIR and isinstance(pair[1], str):
+            return pair[0], pair[1]
+    return cast("Any", given), None
+
+
+def _with_column(dataset: Any, column: str | None) -> Any:
+    complete = column is None or isinstance(dataset, list | tuple | _ImageFolder)
+    return cast("Any", dataset) if complete else (dataset, column)
+
+
+def _join(pieces: Sequence[Examples], where: str) -> Examples:
+    """Return the examples of all devices as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    lazy = [piece for piece in pieces if isinstance(piece, LazyExamples)]
+    tensors = [piece for piece in pieces if isinstance(piece, TensorExamples)]
+    if len(lazy) == len(pieces) and len({piece.collate for piece in lazy}) == 1:
+        known = [piece.targets() for piece in lazy] if all(piece.knows_targets for piece in lazy) else None
+        targets = None if known is None else _Constant(join_trees(known))
+        return LazyExamples(_Joined(tuple(lazy)), lazy[0].collate, known_targets=targets)
+    if lazy:
+        raise BadInput(f"{where}: devices' datasets are of different kinds; it takes one kind for all")
+    try:
+        return TensorExamples(
+            join_trees([piece.inputs for piece in tensors]), join_trees([piece.targets() for piece in tensors])
+        )
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        forms = sorted({describe_tree(map_tree(lambda leaf: leaf[0], piece.inputs)) for piece in tensors})
+        raise BadInput(
+            f"{where}: devices' examples differ in form ({'; '.join(forms[:3])}); it takes one form for all"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The datasets of several devices, one after the other."""
+
+    pieces: tuple[LazyExamples, ...]
+
+    def __len__(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
+
+    def __getitem__(self, index: int) -> Any:
+        for piece in self.pieces:
+            if index < len(piece):
+                return piece.item(index)
+            index -= len(piece)
+        raise IndexError(index)
+
+
+def _find_targets(dataset: Any) -> Callable[[], Tree] | None:
+    """Return a dataset's targets, if it says them like torchvision's do: in an attribute of that name."""
+    targets: Any = getattr(dataset, "targets", None)
+    if targets is None or callable(targets) or len(targets) != len(dataset):
+        return None
+    array = np.asarray(targets)
+    return _Constant(_as_target(torch.from_numpy(array))) if array.dtype.kind in "biuf" else None
+
+
+def _as_target(leaf: torch.Tensor) -> torch.Tensor:
+    """Return whole numbers as int64, which torch takes as classes, yes-or-no tables as float32."""
+    if leaf.dtype == torch.bool:
+        return leaf.float() if leaf.dim() > 1 else leaf.long()
+    if leaf.dtype == torch.float64:
+        return leaf.float()
+    return leaf if leaf.is_floating_point() else leaf.long()
+
+
+def _class_of(module: str, name: str) -> Any:
+    """Return a class of an optional library, if the user's code has imported it; then only can it be what we got."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _for(what: str) -> str:
+    return f"{what}: " if what else ""

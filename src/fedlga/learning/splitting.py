@@ -1,0 +1,126 @@
+"""Who trains on what, and what is held out for testing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fedlga.core.randomness import Stream, generator
+from fedlga.core.settings import BadInput
+from fedlga.learning.partitions.base import Partition, count_classes, make_parts
+from fedlga.learning.partitions.own import OwnPartition
+
+if TYPE_CHECKING:
+    from fedlga.core.types import Array
+    from fedlga.learning.evaluation import Ranges
+    from fedlga.learning.examples import Examples
+    from fedlga.learning.reading import TaskData
+
+HELD_OUT = 5  # one of so many examples is for testing
+
+
+@dataclass(frozen=True)
+class Split:
+    """A task's data, given to devices and to the test."""
+
+    train: Examples
+    parts: Sequence[Array]  # rows of `train` that each device holds
+    test: Examples
+    ranges: Ranges | None  # the test examples that each device held out; None: the test data is nobody's
+    labels: Array | None  # of `train`, if every example has one class
+    classes: int | None
+    test_rows: Array | None = None  # of `train`, if the test examples were held out of it
+
+    @cached_property
+    def held(self) -> Array | None:
+        """Devices x classes: how many examples of each class a device trains on; None without classes."""
+        if self.labels is None or self.classes is None:
+            return None
+        return count_classes(self.parts, self.labels, self.classes)
+
+
+def split_examples(
+    data: TaskData, partition: Partition, devices: int, seed: int, classes: int | None, *, own_tests: bool = False
+) -> Split:
+    """Divide the data between devices and the test: the same for every method with this seed.
+
+    Without a test set, a fifth is held out: of every device's own data if the data came by device, if there are no
+    classes, or if `own_tests` asks for it; otherwise of all data, before devices get the rest.
+    """
+    labels = find_labels(data.train, classes, needed=partition.needs_classes)
+    if partition.needs_classes and labels is None:
+        raise BadInput(
+            "partition: it divides the data by classes, and the targets are not one class an example; "
+            "it takes iid, quantity or own"
+        )
+    if isinstance(partition, OwnPartition) and data.parts is not None:
+        if devices != len(data.parts):
+            raise BadInput(f"devices: got {devices}; the data comes in {len(data.parts)} parts, one a device")
+        return _split_natural(data, labels, classes, seed)
+    targets = _targets_for(data, labels)
+    if data.test is not None:
+        parts = make_parts(partition, targets, classes or 0, devices, seed)
+        return Split(data.train, parts, data.test, None, labels, classes)
+    if labels is None or own_tests:
+        parts = make_parts(partition, targets, classes or 0, devices, seed)
+        return _hold_out_of_each(data.train, parts, labels, classes, seed)
+    order = generator(seed, Stream.HOLD_OUT).permutation(len(targets))
+    tested = max(1, len(targets) // HELD_OUT)
+    test, train = np.sort(order[:tested]), np.sort(order[tested:])
+    if len(train) == 0:
+        raise BadInput("data(): got one example; it takes two at least, one to train and one to test on")
+    chosen = make_parts(partition, targets[train], classes or 0, devices, seed)
+    return Split(data.train, [train[part] for part in chosen], data.train.take(test), None, labels, classes, test)
+
+
+def find_labels(examples: Examples, classes: int | None, *, needed: bool) -> Array | None:
+    """Return every example's class, if there are classes and reading them is quick, or needed."""
+    quick = examples.in_memory is not None or getattr(examples, "knows_targets", False)
+    if classes is None or not (quick or needed):
+        return None
+    return examples.targets().cpu().numpy()
+
+
+def _targets_for(data: TaskData, labels: Array | None) -> Array:
+    """Return what a partition gets: labels, number targets, or zeros if targets are no single array."""
+    if labels is not None:
+        return labels
+    memory = data.train.in_memory
+    targets = memory.targets() if memory is not None else None
+    return targets.cpu().numpy() if isinstance(targets, torch.Tensor) else np.zeros(len(data.train))
+
+
+def _split_natural(data: TaskData, labels: Array | None, classes: int | None, seed: int) -> Split:
+    assert data.parts is not None
+    if data.test is None:
+        return _hold_out_of_each(data.train, data.parts, labels, classes, seed)
+    if data.test_parts is None:
+        return Split(data.train, data.parts, data.test, None, labels, classes)
+    return Split(data.train, data.parts, data.test, _ranges(data.test_parts), labels, classes)
+
+
+def _hold_out_of_each(
+    train: Examples, parts: Sequence[Array], labels: Array | None, classes: int | None, seed: int
+) -> Split:
+    """Let every device hold out a fifth of its own examples; a device with one example trains on it."""
+    kept: list[Array] = []
+    tested: list[Array] = []
+    for device, part in enumerate(parts):
+        order = generator(seed, Stream.HOLD_OUT, device).permutation(part)
+        count = max(1, len(part) // HELD_OUT) if len(part) > 1 else 0
+        tested.append(np.sort(order[:count]))
+        kept.append(np.sort(order[count:]))
+    rows = np.concatenate(tested)
+    if len(rows) == 0:
+        raise BadInput("data(): every device has one example, so none is left for a test; it takes train and test")
+    return Split(train, kept, train.take(rows), _ranges(tested), labels, classes, rows)
+
+
+def _ranges(parts: Sequence[Array]) -> Ranges:
+    ends = np.cumsum([len(part) for part in parts])
+    return [(int(end) - len(part), int(end)) for end, part in zip(ends, parts, strict=True)]

@@ -1,0 +1,1 @@
+"""Built-in learning tasks, one module each, of the same form as a user's own file."""
