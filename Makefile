@@ -50,6 +50,7 @@ tables: setup
 bench: setup
 	$(BIN)/python benchmarks/simulators.py
 	$(BIN)/python benchmarks/where.py --out results/simulators/where.csv
+	$(BIN)/python benchmarks/models.py --out results/models/models.csv
 	$(BIN)/python benchmarks/aggregator.py --out results/aggregator/aggregator.csv
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/flower.py --out results/flower/flower.csv

@@ -616,7 +616,7 @@ def paper_time() -> list[Row]:
     return rows
 
 
-# Speed: results/simulators, aggregator, growth, flower
+# Speed: results/simulators, models, aggregator, growth, flower
 
 WORKLOADS = {
     "epochs": "epoch rounds: 6,000 steps",
@@ -678,6 +678,30 @@ def where() -> list[Row]:
         | {"share of the peak": f"{known(r, 'floor_ms') / known(r, 'round_ms'):.0%}"}
         for r in read_csv("simulators/where.csv")
     ]
+
+
+MODELS = {
+    "mcmahan-cnn": "CNN of McMahan et al.: 5 x 5 convolutions, 32 and 64 channels, 512 units",
+    "cnn": "small CNN: 3 x 3 convolutions, 16 and 32 channels, 64 units",
+    "mlp-200-200": "MLP, two hidden layers of 200 units",
+    "lstm": "LSTM of LEAF: two layers of 256 units, 80 characters",
+    "transformer": "transformer: two layers of width 64, 64 symbols",
+    "mlp-400": "MLP, one hidden layer of 400 units",
+}
+
+
+@table
+def models() -> list[Row]:
+    """An SGD step on models of a user's own: how many times as fast as a bare PyTorch loop."""
+    rows: list[Row] = []
+    for r in read_csv("models/models.csv"):
+        row = {"model": MODELS[r["model"]], "PyTorch loop, a step": seconds(known(r, "bare_ms") / 1000)}
+        for title, kind in (("general path", "general"), ("compiled", "compiled")):
+            ratio, low, high = (number(r, f"{kind}_{part}") for part in ("ratio", "low", "high"))
+            row[title] = "-" if ratio is None else f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+        took = number(r, "compile_seconds")
+        rows.append(row | {"compiling takes": "-" if took is None else seconds(took), "note": r["note"]})
+    return rows
 
 
 @table

@@ -9,7 +9,7 @@ import inspect
 import torch
 from torch import nn
 
-MODULES = ("argparse", "asyncio", "collections", "datetime", "decimal", "email", "logging", "pathlib", "sqlite3", "typing")
+MODULES = ("argparse", "asyncio", "collections", "datetime", "decimal", "email", "logging", "pathlib", "typing")
 LENGTH, SYMBOLS = 64, 128
 
 

@@ -35,4 +35,4 @@ def model():
     return nn.Sequential(nn.EmbeddingBag(WORDS, 32, padding_idx=0), nn.Linear(32, len(MODULES)))
 
 
-experiment = {"lr": 2.0, "rounds": 40, "devices": 20, "partition": "dirichlet", "batch_size": 16, "target": 0.7}
+experiment = {"lr": 5.0, "rounds": 40, "devices": 20, "partition": "dirichlet", "batch_size": 16, "target": 0.5}

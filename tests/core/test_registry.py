@@ -10,6 +10,7 @@ import pytest
 from fedlga.core.registry import SEAMS, create, find, import_object, names_of
 from fedlga.core.settings import BadInput, settings_of
 from fedlga.core.types import Update
+from fedlga.learning.task import Task
 
 BUILT_IN = [(kind, name) for kind in SEAMS for name in names_of(kind)]
 WITH_BASE = [kind for kind, seam in SEAMS.items() if seam.base]
@@ -33,6 +34,11 @@ def test_every_built_in_name_is_found(kind, name):
         assert issubclass(found, import_object(kind, SEAMS[kind].base))
         assert not inspect.isabstract(found)
         assert all(f.metadata["meaning"] for f in settings_of(found))
+    elif SEAMS[kind].load:  # a module with a model and data
+        assert isinstance(found, Task)
+        assert (found.source, found.name) == (name, name)
+        assert find(kind, SEAMS[kind].names[name]).model is found.model
+        return
     else:
         assert callable(found)
     assert find(kind, SEAMS[kind].names[name]) is found, "its path names the same thing"
@@ -67,12 +73,17 @@ def test_a_built_in_of_another_kind_is_refused(kind):
             assert "it takes a class that extends" in refusal(kind, path)
 
 
-@pytest.mark.parametrize("kind", SEAMS)
+@pytest.mark.parametrize("kind", [kind for kind, seam in SEAMS.items() if not seam.load])
 @pytest.mark.parametrize("path", MISSING)
 def test_what_cannot_be_imported_is_refused(kind, path):
     message = refusal(kind, path)
     assert f"cannot import {path!r}" in message
     assert message.endswith("it takes package.module:name")
+
+
+@pytest.mark.parametrize("path", [*MISSING, "no_such_module", "no.such.module", "..", ".relative"])
+def test_a_task_that_is_no_module_is_refused(path):
+    assert refusal("task", path) == f"task: there is no {path!r}; there is: shakespeare"
 
 
 def test_a_model_that_is_not_a_function_is_refused():

@@ -10,7 +10,7 @@ from fedlga.learning.named import make_model
 
 
 def fits_images(name: str) -> None:
-    """It takes images of several shapes and gives one score a class; its buffers do not change in training."""
+    """It takes images of several shapes and gives one score a class."""
     for shape, classes in (((1, 8, 8), 10), ((3, 32, 32), 100)):
         make_model(name, shape, classes, seed=0)
 

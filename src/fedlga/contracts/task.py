@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from fedlga.learning.task import load_task
 
 if TYPE_CHECKING:
     from fedlga.core.types import Record, ServerState
+    from fedlga.learning.reading import TaskData
 
 
 def _find_data(name: str) -> None:
@@ -29,24 +31,30 @@ def make_experiment(name: str, **changes: Any) -> Experiment:
     """Return a short experiment with the task's own settings."""
     _find_data(name)
     base = Experiment(task=name).changed(load_task(name).experiment)
-    short = {"rounds": 2, "epochs": 2, "steps_per_epoch": 1, "evaluate_every": 1, "backend": "serial", "cohort": 0}
+    short = {"rounds": 2, "epochs": 2, "steps_per_epoch": 1, "evaluate_every": 2, "backend": "serial", "cohort": 0}
     if base.cohort and base.devices == 0:
         short["cohort"] = min(base.cohort, 4)
     return base.changed({**short, "lr_warmup": 0, **changes})
 
 
+@functools.lru_cache(maxsize=1)
+def read_once(name: str) -> TaskData:
+    """Return the task's data; reading it for every check would take most of the time."""
+    return load_data(make_experiment(name))
+
+
 def train(name: str, **changes: Any) -> tuple[ServerState, list[Record]]:
     """Train for two short rounds; return the last state and the records."""
     experiment = make_experiment(name, **changes)
-    with simulate(experiment) as simulation:
+    with simulate(experiment, data=read_once(name)) as simulation:
         played = list(run_rounds(simulation.federation, simulation.start, experiment.rounds))
     return played[-1][0], [record for _, record in played]
 
 
 def gives_every_device_data(name: str) -> None:
     """Its data can be read, and every device has examples to train on."""
-    e = make_experiment(name)
-    data = load_data(e)
+    read_once.cache_clear()  # the file may have changed
+    e, data = make_experiment(name), read_once(name)
     e, problem = fit_experiment(e, data)
     split = split_data(e, data, problem)
     expect(all(len(part) for part in split.parts), "a device has no examples")

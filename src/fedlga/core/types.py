@@ -175,10 +175,7 @@ class Record:
             raise BadInput(f"record: got version {version!r}; this fedlga reads 1 to {RECORD_VERSION}")
         if version == 1:
             fields["diverged"] = str(fields.get("note")).startswith(_DIVERGED_IN_VERSION_1)
-        names = _METRICS_BEFORE_3 if version < 3 else fields.get("metrics")  # noqa: PLR2004
-        if not isinstance(names, list | tuple) or not set(cast("list[str]", names)) <= set(fields):
-            raise BadInput("record: the field 'metrics' does not list metrics that are there")
-        fields["metrics"] = {str(name): fields.pop(name) for name in cast("list[str]", names)}
+        fields["metrics"] = _take_metrics(fields, version)
         if unknown := set(fields) - {f.name for f in dataclasses.fields(cls)}:
             raise BadInput(f"record: unknown field {sorted(unknown)[0]!r}")
         missing_type = dataclasses.MISSING
@@ -189,6 +186,21 @@ class Record:
             if name in fields:  # JSON turned the device numbers into text
                 fields[name] = {int(device): value for device, value in fields[name].items()}
         return cls(**fields)
+
+
+def _take_metrics(fields: dict[str, Any], version: int) -> dict[str, Any]:
+    """Take a record's metrics out of its fields: those that the field `metrics` lists, before version 3 always four."""
+    if version < 3:  # noqa: PLR2004
+        if missing := [name for name in _METRICS_BEFORE_3 if name not in fields]:
+            raise BadInput(f"record: no field {missing[0]!r}")
+        if "metrics" in fields:
+            raise BadInput("record: unknown field 'metrics'")
+        return {name: fields.pop(name) for name in _METRICS_BEFORE_3}
+    given = fields.pop("metrics", None)
+    names = [name for name in cast("list[Any]", given) if isinstance(name, str)] if isinstance(given, list) else []
+    if not isinstance(given, list) or len(set(names) & set(fields)) < len(cast("list[Any]", given)):
+        raise BadInput("record: the field 'metrics' does not list metrics that are there")
+    return {name: fields.pop(name) for name in names}
 
 
 def _replace_non_finite(value: Any) -> Any:

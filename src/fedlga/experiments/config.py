@@ -146,7 +146,9 @@ class Experiment:
     def subject(self) -> str:
         """What is learned, in a word: the dataset's name, or the task's."""
         name = self.task or self.dataset
-        return Path(name.removeprefix(IN_PYTHON).removeprefix(TASK_MODULE)).stem
+        name = name.removeprefix(IN_PYTHON)
+        stem = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
+        return stem.removeprefix(TASK_MODULE)
 
     @property
     def target_metric(self) -> str:
@@ -157,7 +159,8 @@ class Experiment:
         """Return whether a value of the target metric reaches the target."""
         if value is None or self.target is None:
             return False
-        return value <= self.target if self.better == "lower" else value >= self.target
+        better = self.better or BETTER.get(self.target_metric, "higher")
+        return value <= self.target if better == "lower" else value >= self.target
 
     @property
     def rates(self) -> RateSchedule:
@@ -212,7 +215,7 @@ class Experiment:
             stragglers=self.policy,
             lr_schedule=self._schedule,
             deadline=self.deadline or float(self.epochs),
-            options={name: values for name, values in used.items() if values},
+            options={name: known for name, values in used.items() if (known := _drop_unset(values))},
         )
 
     # To and from plain values
@@ -284,6 +287,10 @@ class Experiment:
         others = {name: value for name, value in changes.items() if name not in known}
         if self.task is None and fields.get("task") is not None:
             fields = {**TASK_DEFAULTS, **fields}
+        if fields.get("metric", self.metric) != self.metric:  # what followed from the old one is open again
+            fields.setdefault("better", None)
+        if "lr_decay" in fields and self.lr_schedule in ("constant", "exponential"):
+            fields.setdefault("lr_schedule", None)
         names = names_in_use({**{name: getattr(self, name) for name in known}, **fields})
         return dataclasses.replace(self, **fields, options=_add_options(self.options, names, others))
 
@@ -420,6 +427,10 @@ def parse_seeds(text: str, option: str = "--seeds") -> Sequence[int]:
     if not seeds or len(set(seeds)) < len(seeds):
         raise BadInput(f"{option}: got {text!r}; it takes at least one seed, each once")
     return seeds
+
+
+def _drop_unset(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _as_plain(value: Any) -> Any:

@@ -15,7 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedlga.backends.flower.nodes import FlowerBackend
 from fedlga.core.settings import BadInput
-from fedlga.core.types import ServerState
 from fedlga.experiments.config import OWN, Experiment
 from fedlga.experiments.flower_client import node_options
 from fedlga.experiments.measures import format_metric
@@ -26,6 +25,7 @@ from fedlga.experiments.simulation import (
     fit_experiment,
     local_steps,
     make_federation,
+    make_start,
     split_data,
 )
 from fedlga.experiments.superlink import DONE, FAILED, RECORD
@@ -129,8 +129,7 @@ def open_own_federation(e: Experiment, grid: Grid, task: Task, *, only_tests: bo
     steps = _PerDevice(backend, e.devices, lambda count: local_steps(e, count))
     fleet = create_fleet(e, steps, None)
     federation = make_federation(e, fleet, backend, Evaluator(problem.metrics, test, [], ranges=ranges), examples)
-    start = ServerState(round=0, w=problem.model.vector.cpu().clone(), buffers=problem.model.read_buffers())
-    yield Simulation(e, federation, start, problem.model, None)
+    yield Simulation(e, federation, make_start(problem.model), problem.model, None)
 
 
 @final

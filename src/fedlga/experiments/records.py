@@ -81,8 +81,10 @@ def _parse_line(line: bytes) -> Record:
     if not isinstance(values, dict):
         raise TypeError("not an object")
     record = Record.from_dict(cast("dict[str, Any]", values))
-    for name, kind in _record_types().items():
-        if not _is_a(getattr(record, name), kind):
+    values_and_types = {name: (getattr(record, name), kind) for name, kind in _record_types().items()}
+    values_and_types |= {name: (value, float | None) for name, value in record.metrics.items()}
+    for name, (value, kind) in sorted(values_and_types.items(), key=lambda item: item[0] == "metrics"):
+        if not _is_a(value, kind):
             raise BadInput(f"record: {name} is not of the type that it should be")
     return record
 

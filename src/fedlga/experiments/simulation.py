@@ -99,7 +99,7 @@ def simulate(
             split = split_data(e, data, problem)
             fleet = make_fleet(e, split)
         device = choose_device(e.device)
-        start = ServerState(round=0, w=problem.model.vector.cpu().clone(), buffers=_first_buffers(problem.model))
+        start = make_start(problem.model)
         here = e.backend == "serial"  # otherwise other processes have the data
         devices = make_devices(e, problem.model, split.train.to(device) if here else split.train, split.parts)
         if e.compile == "auto":
@@ -159,7 +159,7 @@ def make_devices(e: Experiment, model: FlatModel, examples: Examples, parts: Seq
     devices = Devices(create("method", e.method, e.settings("method")), model, examples, parts, options)
     if options.own_batch_norm and not model.normalises_batches:
         raise BadInput("batch_norm: got 'device', and the model has no BatchNorm; it takes average")
-    if model.normalises_batches:
+    if model.needs_pairs:
         single = [device for device, part in enumerate(parts) if len(part) == 1]
         if single or e.batch_size == 1:
             what = f"device {single[0]} has one example" if single else "batches have one example"
@@ -215,7 +215,9 @@ def make_federation(
 def check_fit(experiment: Experiment, data: TaskData) -> None:
     """Raise BadInput if the experiment cannot start: its partition, fleet and model must fit its data."""
     e, problem = fit_experiment(experiment, data)
-    make_fleet(e, split_data(e, data, problem))
+    split = split_data(e, data, problem)
+    make_fleet(e, split)
+    make_devices(e, problem.model, split.train, split.parts)
 
 
 def worker_count(experiment: Experiment) -> int:
@@ -329,9 +331,12 @@ def local_steps(e: Experiment, examples: int) -> int:
     return e.epochs * steps_in_epoch(examples, e.batch_size, e.steps_per_epoch)
 
 
-def _first_buffers(model: FlatModel) -> torch.Tensor | None:
+def make_start(model: FlatModel) -> ServerState:
+    """Return the state before the first round: the model's starting weights and buffers, in main memory."""
     buffers = model.read_buffers()
-    return None if buffers is None else buffers.cpu().clone()
+    return ServerState(
+        round=0, w=model.vector.cpu().clone(), buffers=None if buffers is None else buffers.cpu().clone()
+    )
 
 
 def _own_ranges(e: Experiment, split: Split) -> Sequence[tuple[int, int]] | None:

@@ -34,9 +34,13 @@ class FlatModel:
         *,
         channels_last: bool = True,
         changing: Sequence[str] = (),
+        needs_pairs: bool = False,
     ) -> None:
-        """`changing` are the names of the buffers that training changes."""
-        self.module = module
+        """`changing` are the names of the buffers that training changes.
+
+        `needs_pairs`: it cannot train on a batch of one example.
+        """
+        self.module, self.needs_pairs = module, needs_pairs
         self.criterion = criterion
         self.parameters = parameters = [p for p in module.parameters() if p.requires_grad]
         self.weights: list[torch.Tensor] = []  # the parameters, as pieces of `vector`
@@ -75,7 +79,7 @@ class FlatModel:
 
     @property
     def normalises_batches(self) -> bool:
-        """Whether it has BatchNorm, which cannot train on a batch of one example."""
+        """Whether it has BatchNorm."""
         return any(isinstance(layer, BATCH_NORMS) for layer in self.module.modules())
 
     @property

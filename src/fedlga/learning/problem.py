@@ -20,7 +20,7 @@ from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
 from fedlga.learning.augment import resize_images
 from fedlga.learning.examples import Examples
-from fedlga.learning.flat_model import FlatModel, call_module
+from fedlga.learning.flat_model import BATCH_NORMS, FlatModel, call_module
 from fedlga.learning.metrics import BUILT_IN, LOSS, NamedMetric, class_dimension, collect_metrics
 from fedlga.learning.task import Task, describe_error
 from fedlga.learning.torch_private import speed_up_products
@@ -71,16 +71,17 @@ def fit_task(
         probe = copy.deepcopy(module).eval()
         outputs = _try_model(task, probe, batch[0])
         criterion = _choose_loss(task, outputs, batch[1], device)
+        rows = torch.from_numpy(np.unique(np.linspace(0, len(examples) - 1, PROBED).astype(np.int64)))
+        some = resize_batch(examples.batch(rows), resize)
+        outputs = _try_model(task, probe, some[0])
+        if task.named and outputs.shape[1] != task.named["classes"]:
+            scores, wanted = outputs.shape[1], task.named["classes"]
+            raise BadInput(f"model: {task.name!r} scores {scores} classes, and the dataset has {wanted}")
+        classes = _count_classes(task, outputs, some[1], examples, criterion)
         _try_loss(task, criterion, probe, batch)
-        changing = _find_changing_buffers(module, batch)
+        changing = _find_changing_buffers(task, module, batch)
         channels_last = _takes_channels_last(module, criterion, batch)
-    rows = torch.from_numpy(np.unique(np.linspace(0, len(examples) - 1, PROBED).astype(np.int64)))
-    some = resize_batch(examples.batch(rows), resize)
-    outputs = _try_model(task, probe, some[0])
-    classes = _count_classes(task, outputs, some[1], examples, criterion)
-    if task.named and classes != task.named["classes"]:
-        scores = "no" if classes is None else classes
-        raise BadInput(f"model: {task.name!r} scores {scores} classes, and the dataset has {task.named['classes']}")
+        needs_pairs = _needs_pairs(module, batch)
     metrics = _choose_metrics(task, criterion, outputs, some[1])
     metrics.sort(key=lambda metric: metric.name != target)
     shape = tuple(outputs.shape[1:]) if isinstance(outputs, torch.Tensor) else None
@@ -90,7 +91,9 @@ def fit_task(
             raise BadInput("label_smoothing: the task's loss is not the built-in cross-entropy; smooth it in loss()")
         training = functools.partial(functional.cross_entropy, label_smoothing=label_smoothing)
     speed_up_products(module)
-    flat = FlatModel(module.to(device).train(), training, channels_last=channels_last, changing=changing)
+    flat = FlatModel(
+        module.to(device).train(), training, channels_last=channels_last, changing=changing, needs_pairs=needs_pairs
+    )
     return Problem(flat, criterion, metrics, classes, shape)
 
 
@@ -187,8 +190,10 @@ def align_targets(outputs: Any, targets: Tree) -> Tree:
 
 
 def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
-    probe = copy.deepcopy(module)
-    outputs = call_module(probe, batch[0])
+    try:
+        outputs = call_module(copy.deepcopy(module), batch[0])
+    except Exception as error:
+        raise BadInput(f"{task.where}model() failed in training ({describe_error(error)})") from error
     form = f"outputs {describe_tree(outputs)} and targets {describe_tree(batch[1])}"
     try:
         with warnings.catch_warnings():
@@ -204,19 +209,30 @@ def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch)
         raise BadInput(f"{task.where}loss() cannot be differentiated ({describe_error(error)})") from error
 
 
-def _find_changing_buffers(module: nn.Module, batch: Batch) -> list[str]:
+def _find_changing_buffers(task: Task, module: nn.Module, batch: Batch) -> list[str]:
     """Return the buffers that training changes, such as BatchNorm's running statistics."""
     before = {name: value.clone() for name, value in module.named_buffers()}
     if not before:
         return []
     probe = copy.deepcopy(module).train()
-    with torch.no_grad():
-        call_module(probe, map_tree(_disturb, batch[0]))  # inputs of zeros would change no statistics
+    try:
+        with torch.no_grad():
+            call_module(probe, batch[0])
+    except Exception as error:
+        raise BadInput(f"{task.where}model() failed in training ({describe_error(error)})") from error
     return [name for name, value in probe.named_buffers() if not torch.equal(value, before[name])]
 
 
-def _disturb(leaf: torch.Tensor) -> torch.Tensor:
-    return 2 * torch.randn_like(leaf) if leaf.is_floating_point() else leaf
+def _needs_pairs(module: nn.Module, batch: Batch) -> bool:
+    """Return whether a model cannot train on a batch of one example: BatchNorm over single numbers cannot."""
+    if not any(isinstance(layer, BATCH_NORMS) for layer in module.modules()):
+        return False
+    try:
+        with torch.no_grad():
+            call_module(copy.deepcopy(module).train(), map_tree(lambda leaf: leaf[:1], batch[0]))
+    except ValueError:
+        return True
+    return False
 
 
 def _takes_channels_last(module: nn.Module, criterion: Criterion, batch: Batch) -> bool:

@@ -68,7 +68,9 @@ class Task:
 
     @property
     def where(self) -> str:
-        """The file's name, to begin a message with."""
+        """The file's or the model's name, to begin a message with."""
+        if self.named:
+            return f"model {self.name!r}: "
         return f"{Path(self.source).name}: " if self.source.endswith(".py") else ""
 
 
@@ -108,7 +110,7 @@ def load_task(name: str) -> Task:
         raise BadInput(f"task: {where} has {unknown[0]}, which is not read; it takes data() and loss(outputs, targets)")
     given = {name: getattr(module, name) for name in OPTIONAL if getattr(module, name, None) is not None}
     try:
-        title = name if name in TASKS else Path(source).stem
+        title = Path(source).stem if source.endswith(".py") else source.rpartition(".")[2]
         about = (module.__doc__ or "").strip()
         return Task(
             module.model, module.data, **given, name=title, source=name if name in TASKS else source, about=about

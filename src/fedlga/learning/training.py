@@ -197,11 +197,11 @@ class Devices:
     def rows(self, assignment: Assignment, rng: np.random.Generator) -> Iterator[torch.Tensor]:
         """Yield the rows of each batch: shuffle the device's data, cut it into batches, shuffle again.
 
-        However far a device gets, it sees the beginning of the same stream. BatchNorm cannot train on one example:
-        with it, a last batch of one is left out.
+        However far a device gets, it sees the beginning of the same stream. A last batch of one example is left out
+        if the model cannot train on it.
         """
         size, part = self.options.batch_size, self.parts[assignment.device]
-        whole = len(part) - 1 if self._needs_pairs and len(part) % size == 1 else len(part)
+        whole = len(part) - 1 if self.model.needs_pairs and len(part) % size == 1 else len(part)
         device = self.examples.device
 
         def endless() -> Iterator[torch.Tensor]:
@@ -210,10 +210,6 @@ class Devices:
                 yield from order[: assignment.steps * size].split(size)
 
         return islice(endless(), assignment.steps)
-
-    @cached_property
-    def _needs_pairs(self) -> bool:
-        return self.model.normalises_batches
 
 
 def limit_time(batches: Iterator[Batch], seconds: float, pace: float) -> Iterator[Batch]:

@@ -269,9 +269,9 @@ class FlowerBackend(Backend):
         """Yield what a checkpoint needs: simulated devices' memories. Real devices keep theirs: only which count."""
         if self._store is not None:
             return self._store.memories()
-        name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8)
+        name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8, device="cpu")
         rounds = [self._counted.get(device, NOTHING_YET) for device in range(self._options.devices)]
-        return [(0, {ON_NODES: name, COUNTED: torch.tensor(rounds)})]
+        return [(0, {ON_NODES: name, COUNTED: torch.tensor(rounds, device="cpu")})]
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""

@@ -130,7 +130,7 @@ class Unequal(FedAvg):
         floats = {name: array for name, array in arrays.items() if array.dtype.startswith("float")}
         self._layout = [(name, tuple(array.shape), array.dtype) for name, array in floats.items()]
         self._arrays = arrays
-        before = self._state or ServerState(round=0, w=torch.empty(0))
+        before = self._state or ServerState(round=0, w=torch.empty(0, device="cpu"))
         self._state = replace(before, round=round - 1, w=_flat(floats))
 
     def aggregate_train(

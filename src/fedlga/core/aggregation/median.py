@@ -33,7 +33,7 @@ class Median(AggregationRule):
     least_updates = 3
 
     def sum(self, vectors: Sequence[WeightedVector], start: Vector | None = None) -> Vector:  # noqa: D102
-        weights = torch.tensor([v.weight for v in vectors], dtype=torch.float64)
+        weights = torch.tensor([v.weight for v in vectors], dtype=torch.float64, device=vectors[0].vector.device)
         half = float(weights.sum()) / 2
 
         def estimate(values: torch.Tensor) -> torch.Tensor:

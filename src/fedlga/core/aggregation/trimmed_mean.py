@@ -46,7 +46,7 @@ class TrimmedMean(AggregationRule):
     def sum(self, vectors: Sequence[WeightedVector], start: Vector | None = None) -> Vector:  # noqa: D102
         cut = count_trimmed(len(vectors), self.trim)
         middle = slice(cut, len(vectors) - cut)
-        weights = torch.tensor([v.weight for v in vectors])
+        weights = torch.tensor([v.weight for v in vectors], device=vectors[0].vector.device)
 
         def estimate(values: torch.Tensor) -> torch.Tensor:
             ordered, order = values.sort(dim=0)

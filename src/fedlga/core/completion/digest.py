@@ -81,7 +81,7 @@ def summarise(delta: Vector, *, sketch: bool = True) -> UpdateDigest:
     rows = len(delta) // SKETCH
     signs = _signs(rows)
     table, rest = delta[: rows * SKETCH].view(rows, SKETCH), delta[rows * SKETCH :]
-    sums = torch.zeros(SKETCH)
+    sums = delta.new_zeros(SKETCH)
     square = sum_with_signs(table, signs, sums)
     if square is None:
         square = 0.0

@@ -62,7 +62,7 @@ def learn_feedback(
         applied = unfinished if any(u.finished for u in updates) else []  # otherwise nothing is completed
         factors = [work_ratio(u) ** q * math.log(work_ratio(u)) for u in applied]
         pushed = mean_bounded(applied, digests, factors)
-        before = memory.get("pushed", torch.zeros(0))
+        before = memory.get("pushed", torch.zeros(0, device="cpu"))
         if carry > 0 and len(before) > 0:
             pushed = carry * before + pushed if len(pushed) > 0 else carry * before
         remembered["pushed"] = pushed
@@ -78,7 +78,7 @@ def mean_bounded(updates: Sequence[Update], digests: Mapping[int, UpdateDigest],
         for u, length in zip(updates, lengths, strict=True)
         if (direction := digests[u.device].direction) is not None
     ]
-    return torch.stack(vectors).mean(0) if vectors else torch.zeros(0)
+    return torch.stack(vectors).mean(0) if vectors else torch.zeros(0, device="cpu")
 
 
 def measure_cosine(a: Vector, b: Vector) -> float:

@@ -52,4 +52,4 @@ def read_numbers(memory: Memory, name: str, count: int) -> list[float]:
 
 def pack_numbers(*values: float) -> Vector:
     """Return numbers for the server's memory."""
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.tensor(values, dtype=torch.float64, device="cpu")

@@ -39,10 +39,8 @@ def _functions() -> tuple[Any, Any] | None:
 def sum_with_signs(table: torch.Tensor, signs: Vector, sums: Vector) -> float | None:
     """Add the rows of a table, each with its sign, to `sums`; return the sum of all squares. None: not compiled."""
     functions = _functions()
-    if functions is None or table.shape[1] != ROW or not table.is_contiguous() or table.dtype != torch.float32:
+    if functions is None or table.shape[1] != ROW or not all(map(_is_plain, (table, signs, sums))):
         return None
-    assert sums.is_contiguous()
-    assert signs.is_contiguous()
     return functions[0](table.data_ptr(), signs.data_ptr(), len(table), sums.data_ptr())
 
 
@@ -50,7 +48,7 @@ def weighted_sum(vectors: Sequence[Vector], coefficients: Sequence[float]) -> Ve
     """Return the sum of coefficient * vector. None: not compiled."""
     functions = _functions()
     size = len(vectors[0])
-    plain = all(v.is_contiguous() and v.dtype == torch.float32 and len(v) == size for v in vectors)
+    plain = all(_is_plain(v) and len(v) == size for v in vectors)
     if functions is None or not plain:
         return None
     out = torch.empty_like(vectors[0])
@@ -69,6 +67,11 @@ def weighted_sum(vectors: Sequence[Vector], coefficients: Sequence[float]) -> Ve
     for helper in helpers:
         helper.join()
     return out
+
+
+def _is_plain(v: torch.Tensor) -> bool:
+    """Return whether compiled code can read a tensor: float32 in main memory, one number after the other."""
+    return v.device.type == "cpu" and v.dtype == torch.float32 and v.is_contiguous()
 
 
 def _pieces(size: int, reads: int) -> list[tuple[int, int]]:
