@@ -19,6 +19,7 @@ from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.run import run_and_record
 from fedlga.experiments.simulation import simulate
+from hard_experiment import OWN_TASKS, task_experiment
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,13 @@ HARD = {
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
     processes = Workers(request.param)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Workers]:
+    processes = Workers(2)
     yield processes
     processes.close()
 
@@ -68,6 +76,33 @@ def test_serial_and_pool_agree(method, policy, clip, workers):
     for device, memory in memories.items():
         assert all(torch.equal(memory[name], pool_memories[device][name]) for name in memory)
     assert any(record.slow for record in records), "no device was slow, so nothing was tested"
+
+
+@pytest.mark.parametrize("task", OWN_TASKS)
+@pytest.mark.parametrize(("method", "policy"), PAIRS)
+def test_tasks_agree(method, policy, task, two_workers):
+    """A regression whose model has BatchNorm, and texts that are read one by one, with dropout."""
+    experiment = task_experiment(task, method).changed({"stragglers": policy})
+    state, memories, records = outcome(experiment)
+    pooled, pool_memories, pool_records = outcome(experiment.changed({"backend": "pool"}), two_workers)
+    assert torch.equal(state.w, pooled.w)
+    assert (state.buffers is None) == (pooled.buffers is None) == (task == "text")
+    assert state.buffers is None or torch.equal(state.buffers, pooled.buffers)
+    assert records == pool_records
+    assert memories.keys() == pool_memories.keys()
+    assert any(record.slow for record in records), "no device was slow, so nothing was tested"
+
+
+def test_devices_that_keep_their_batch_norm_agree(two_workers):
+    experiment = task_experiment("regression", "scaffold").changed({"batch_norm": "device"})
+    state, memories, records = outcome(experiment)
+    pooled, pool_memories, pool_records = outcome(experiment.changed({"backend": "pool"}), two_workers)
+    assert torch.equal(state.w, pooled.w)
+    assert records == pool_records
+    assert len(memories) > 1
+    for device, memory in memories.items():
+        assert {"own.weights", "own.buffers", "control"} == set(memory)
+        assert all(torch.equal(memory[name], pool_memories[device][name]) for name in memory)
 
 
 OWN = {"devices": 4, "cohort": 4, "partition": "iid", "rounds": 4, "steps_per_epoch": 2}

@@ -173,6 +173,17 @@ def test_what_is_not_data_is_refused_in_one_line(given, words):
         assert word in text
 
 
+def test_lists_of_numbers_are_arrays_or_refused():
+    """A list is also a tree. Two examples must not become one with two inputs."""
+    try:
+        data = read(([[0.0, 1.0], [2.0, 3.0]], [0, 1]))
+    except BadInput as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert data.train.targets().tolist() == [0, 1]
+        assert data.train.inputs.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+
+
 def test_devices_whose_inputs_have_other_names_are_refused():
     """A dict of inputs is spread over the model's arguments: to leave one out would go unnoticed."""
     assert "differ in form" in refusal({"a": ({"p": X}, Y), "b": ({"p": X, "q": X}, Y)})
@@ -428,6 +439,7 @@ class Trap:
         ("0.parquet", b"", ["0.parquet' cannot be read"]),
         ("0.parquet", b"PAR1" + b"\0" * 20 + b"PAR1", ["0.parquet' cannot be read"]),
     ],
+    ids=range(11),
 )
 def test_a_damaged_file_is_named_in_one_line(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)

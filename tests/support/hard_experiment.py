@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlga.core.registry import find, names_of
 from fedlga.core.round import run_rounds
+from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import simulate
+from fedlga.learning.task import load_task
 
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
     from fedlga.core.types import Memory, Record, ServerState
-    from fedlga.experiments.config import Experiment
 
 # Every method with every policy that it goes with.
 PAIRS = [(m, p) for m in names_of("method") for p in find("method", m).policies or names_of("policy")]
@@ -30,6 +32,16 @@ HARD = {
     "epochs": 3,
     "rho": 0.8,
 }
+
+
+OWN_TASKS = {file.stem: str(file) for file in sorted((Path(__file__).parent / "own_tasks").glob("*.py"))}
+
+
+def task_experiment(task: str, method: str) -> Experiment:
+    """Return the experiment of a task in `own_tasks` with a method."""
+    return Experiment(task=OWN_TASKS[task], method=method, backend="serial").changed(
+        load_task(OWN_TASKS[task]).experiment
+    )
 
 
 def hard_experiment(method: str) -> Experiment:

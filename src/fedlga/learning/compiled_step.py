@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedlga.learning.flat_model import FlatModel
 
 TOLERANCE = 1e-3  # of the compiled gradients, relative to their largest: rounding is a thousand times smaller
-WORTH_COMPILING = 60.0  # seconds of training: the compiler takes up to ten of them, and saves a third at best
+WORTH_COMPILING = 120.0  # seconds of training: the compiler takes 8 to 25 of them, and saves a third at best
 GAIN = 0.95  # the compiled step is used if it takes at most this share of the plain step's time
 TIMED_STEPS = 9
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from fedlga.core.backend import Scores
+from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
 from fedlga.learning.examples import Examples, move_batch
 from fedlga.learning.metrics import LOSS, NamedMetric
@@ -168,13 +171,23 @@ class Evaluator:
         )
         return metric.whole(chosen, targets)
 
+    def _try(self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any, ranges: Ranges) -> float | None:
+        """Return a metric of some devices; None if it is no number: many metrics need more examples than a few."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                value = self._measure(metric, each, outputs, ranges)
+            except BadInput:
+                return None
+        return value if value is not None and math.isfinite(value) else None
+
     def _by_device(
         self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any
     ) -> tuple[float | None, float | None]:
         """Return a metric for the slow devices together, and for the device that has the worst."""
         if self._ranges is not None and (each is not None or metric.whole is not None):
-            slow = self._measure(metric, each, outputs, [self._ranges[device] for device in self._slow])
-            own = (self._measure(metric, each, outputs, [device]) for device in self._ranges)
+            slow = self._try(metric, each, outputs, [self._ranges[device] for device in self._slow])
+            own = (self._try(metric, each, outputs, [device]) for device in self._ranges)
             known = [value for value in own if value is not None]
             if not known:
                 return slow, None

@@ -181,24 +181,29 @@ def _bind(name: Any, metric: Any, outputs: Tree, targets: Tree) -> NamedMetric:
 
 def _fit(name: str, function: Function, outputs: Tree, targets: Tree, *, higher: bool) -> NamedMetric:
     """Return the metric behind a function: one number for each example, or one for all of them."""
-    try:
-        value = function(outputs, targets)
-    except Exception as error:
-        form = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
-        raise BadInput(
-            f"metrics(): {name!r} failed for {form}: {type(error).__name__}: {_first_line(error)}"
-        ) from error
+    value = _call(name, function, outputs, targets)
     count = len(targets) if isinstance(targets, torch.Tensor) else None
     if isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == count and count != 1:
 
         def each(outputs: Tree, targets: Tree) -> torch.Tensor:
-            return _pair(function(outputs, targets), 1.0)
+            return _pair(_call(name, function, outputs, targets), 1.0)
 
         return NamedMetric(name, higher, each)
     _as_number(name, value)
-    return NamedMetric(
-        name, higher, whole=lambda outputs, targets: _as_number(name, function(outputs, targets), nan=True)
-    )
+
+    def whole(outputs: Tree, targets: Tree) -> float:
+        return _as_number(name, _call(name, function, outputs, targets), nan=True)
+
+    return NamedMetric(name, higher, whole=whole)
+
+
+def _call(name: str, function: Function, outputs: Tree, targets: Tree) -> Any:
+    try:
+        return function(outputs, targets)
+    except Exception as error:
+        form = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise BadInput(f"metrics(): {name!r} failed for {form}: {reason}") from error
 
 
 def _as_number(name: str, value: Any, *, nan: bool = False) -> float:

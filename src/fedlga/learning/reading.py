@@ -178,8 +178,8 @@ class _Reader:
         return self._read_arrays(what, *cast("Sequence[Any]", given))
 
     def _read_arrays(self, what: str, x: Any, y: Any) -> TensorExamples:
-        inputs = map_tree(lambda leaf: self._as_tensor(f"{_for(what)}x", leaf), x)
-        targets = map_tree(lambda leaf: _as_target(self._as_tensor(f"{_for(what)}y", leaf)), y)
+        inputs = map_tree(lambda leaf: self._as_tensor(f"{_for(what)}x", leaf), _join_lists(x))
+        targets = map_tree(lambda leaf: _as_target(self._as_tensor(f"{_for(what)}y", leaf)), _join_lists(y))
         lengths = {len(leaf) for leaf in (*leaves_of(inputs), *leaves_of(targets))}
         if len(lengths) != 1:
             raise BadInput(
@@ -200,9 +200,10 @@ class _Reader:
         if not isinstance(leaf, torch.Tensor):
             array: Any = leaf.to_numpy() if hasattr(leaf, "to_numpy") else np.asarray(leaf)
             if array.dtype.kind not in "biuf":
-                kind = "text" if array.dtype.kind in "USO" else str(array.dtype)
+                kind = {"U": "text", "S": "text", "O": "rows that differ in length, or text"}.get(array.dtype.kind)
+                kind = kind or str(array.dtype)
                 raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers")
-            leaf = torch.from_numpy(np.ascontiguousarray(array))
+            leaf = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # a copy, if it cannot be written
         if leaf.dim() == 0:
             raise BadInput(f"{self.where}: {what} is a single number; it takes one row an example")
         leaf = leaf.detach()
@@ -256,7 +257,7 @@ class _Reader:
         known = np.asarray(dataset[column][:])
         read_targets = None
         if known.dtype.kind in "biuf":
-            read_targets = _Constant(_as_target(torch.from_numpy(known)))
+            read_targets = _Constant(_as_target(torch.from_numpy(np.require(known, requirements=["C", "W"]))))
         return LazyExamples(dataset.with_format("torch"), _CollateColumns(column), known_targets=read_targets)
 
     def _read_dataset(self, dataset: Any) -> LazyExamples:
@@ -364,6 +365,21 @@ class _ImageFiles:
         return torch.from_numpy(np.ascontiguousarray(channels_first)), label
 
 
+def _join_lists(value: Any) -> Tree:
+    """Return a tree in which every list is an array: a list holds rows, a tuple or dict holds several inputs."""
+    if isinstance(value, Mapping):
+        return {name: _join_lists(inner) for name, inner in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, tuple):
+        return tuple(_join_lists(inner) for inner in cast("Sequence[Any]", value))
+    if isinstance(value, list):
+        rows = cast("list[Any]", value)
+        try:
+            return torch.stack(rows) if rows and isinstance(rows[0], torch.Tensor) else np.asarray(rows)
+        except (ValueError, RuntimeError, TypeError):  # rows of unequal length
+            return np.asarray([None])
+    return value
+
+
 def _split_column(given: Any) -> tuple[Any, str | None]:
     """Return a dataset and its target column, if it was given as (dataset, 'column')."""
     if isinstance(given, list | tuple):
@@ -424,7 +440,9 @@ def _find_targets(dataset: Any) -> Callable[[], Tree] | None:
     if targets is None or callable(targets) or len(targets) != len(dataset):
         return None
     array = np.asarray(targets)
-    return _Constant(_as_target(torch.from_numpy(array))) if array.dtype.kind in "biuf" else None
+    if array.dtype.kind not in "biuf":
+        return None
+    return _Constant(_as_target(torch.from_numpy(np.require(array, requirements=["C", "W"]))))
 
 
 def _as_target(leaf: torch.Tensor) -> torch.Tensor:

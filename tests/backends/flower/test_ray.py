@@ -19,7 +19,7 @@ from fedlga.core.registry import names_of
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
 from fedlga.experiments.run import load_for_resume, run, run_and_record
-from hard_experiment import hard_experiment
+from hard_experiment import OWN_TASKS, hard_experiment, task_experiment
 from trials import BIN, EXAMPLE_APP, LONGEST, free_ports, listens, quicken
 
 pytestmark = pytest.mark.slow(seconds=70)
@@ -110,7 +110,17 @@ def runs_on_ray(tmp_path_factory):
 
 @pytest.mark.parametrize("method", names_of("method"))
 def test_all_methods_on_ray_give_what_serial_gives_to_the_last_bit(method, runs_on_ray, tmp_path):
-    serial, ray = run(hard_experiment(method), tmp_path / "serial"), read_run(runs_on_ray / method)
+    check_same(run(hard_experiment(method), tmp_path / "serial"), read_run(runs_on_ray / method))
+
+
+@pytest.mark.parametrize("task", OWN_TASKS)
+@pytest.mark.parametrize("method", names_of("method"))
+def test_tasks_on_ray_give_what_serial_gives_to_the_last_bit(method, task, runs_on_ray, tmp_path):
+    serial = run(task_experiment(task, method), tmp_path / "serial")
+    check_same(serial, read_run(runs_on_ray / f"{task}-{method}"))
+
+
+def check_same(serial, ray):
     expected, weights = (load_file(folder / "model.safetensors") for folder in (serial.folder, ray.folder))
     assert all(torch.equal(expected[name], weights[name]) for name in expected)
     assert [replace(record, seconds=0.0) for record in ray.records] == [

@@ -22,11 +22,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedlga.backends.flower.deployment import init
 from fedlga.core.registry import names_of
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
 from fedlga.experiments.run import run
+from fedlga.learning.task import load_task
+from hard_experiment import OWN_TASKS, task_experiment
 from trials import (
     BIN,
     EXAMPLE_APP,
@@ -127,6 +130,34 @@ def test_all_methods_on_a_superlink_give_what_serial_gives(method, trial, tmp_pa
     records = read_run(tmp_path / "r").records
     assert [replace(r, seconds=0.0) for r in records] == [replace(r, seconds=0.0) for r in serial.records]
     assert any(r.slow for r in serial.records)
+
+
+def test_a_task_of_ones_own_on_a_superlink_gives_what_serial_gives(trial, tmp_path):
+    """The file is sent to the nodes; each takes the part that it would have in a simulation."""
+    settings = {"devices": 2, "cohort": 2, "partition": "iid", "rounds": 2, "grace": 600.0}
+    experiment = task_experiment("regression", "scaffold").changed(settings)
+    serial = run(experiment, tmp_path / "serial")
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    out = run_fedlga(trial, tmp_path, OWN_TASKS["regression"], "--method", "scaffold", *words, "--out", "r")
+    assert "mae" in out
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("serial", "r")]
+    assert models[0] == models[1]
+    records = read_run(tmp_path / "r").records
+    assert [replace(r, seconds=0.0) for r in records] == [replace(r, seconds=0.0) for r in serial.records]
+
+
+def test_a_task_deploys_as_it_is(trial, tmp_path):
+    """What `fedlga fleet init --task` writes, on the nodes of another fleet: real devices, with a deadline."""
+    task = EXAMPLE_APP.parent / "own-data" / "regression.py"
+    init(tmp_path / "fleet", nodes=2, port=20_000, task=task, settings=load_task(str(task)).experiment)
+    assert (tmp_path / "fleet" / "app" / "fleet_app" / "task.py").read_text() == task.read_text()
+    process = start_app(trial, tmp_path / "fleet" / "app", tmp_path / "r", rounds=2, deadline=60.0)
+    assert process.wait(timeout=LONGEST) == 0, read_logs(trial)
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert (summary["metric"], summary["better"], summary["rounds"], summary["target"]) == ("rmse", "lower", 2, 0.8)
+    records = read_run(tmp_path / "r").records
+    assert records[1].rmse < records[0].rmse
+    assert [sorted(record.devices) for record in records] == [[0, 1], [0, 1]]
 
 
 def test_unknown_nodes_are_refused(trial):
