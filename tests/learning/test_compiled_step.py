@@ -154,8 +154,16 @@ class Half(nn.Module):
     ("model", "inputs", "reason"),
     [
         (Lstm, draw(2 * BATCH, 5, 3), "torch does not compile LSTM, GRU and RNN layers"),
-        (lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), draw(2 * BATCH, 3), "draws random numbers, such as dropout"),
-        (lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), draw(2 * BATCH, 3), "training changes the model's buffers"),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)),
+            draw(2 * BATCH, 3),
+            "draws random numbers, such as dropout",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)),
+            draw(2 * BATCH, 3),
+            "training changes the model's buffers",
+        ),
         (Half, draw(2 * BATCH, 3), "only float32 models are compiled"),
     ],
     ids=["lstm", "dropout", "batch norm", "bfloat16"],
@@ -195,6 +203,7 @@ def test_auto_compiles_only_long_runs(monkeypatch, plain, steps, pays):
             tried.append(given)
 
     times = iter([plain, 0.4, plain])
+    monkeypatch.setattr(compiled_step, "WORTH_COMPILING", 60.0)
     monkeypatch.setattr(compiled_step, "CompiledStep", Fake)
     monkeypatch.setattr(compiled_step, "_time", lambda step: next(times))
     assert choose(model, batch, steps) is pays

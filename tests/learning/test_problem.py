@@ -99,7 +99,14 @@ class Lower(nn.Module):
         (linear(1), FLOATS, mean_squared_error, ["rmse", "mae"], None, (1,)),
         (linear(1), FLOATS[:, None], mean_squared_error, ["rmse", "mae"], None, (1,)),
         (linear(2), X[:, :2], mean_squared_error, ["rmse", "mae"], None, (2,)),
-        (PerPosition, torch.ones(4, 3, dtype=torch.int64), sequence_cross_entropy, ["accuracy", "perplexity"], None, (3, 5)),
+        (
+            PerPosition,
+            torch.ones(4, 3, dtype=torch.int64),
+            sequence_cross_entropy,
+            ["accuracy", "perplexity"],
+            None,
+            (3, 5),
+        ),
         (
             lambda: PerPosition(second=True),
             torch.ones(4, 3, dtype=torch.int64),
@@ -127,7 +134,10 @@ def test_a_loss_of_the_task_without_metrics_is_the_metric():
 
 def test_the_target_metric_comes_first():
     assert [m.name for m in fit(linear(1), FLOATS, target="mae").metrics] == ["mae", "rmse"]
-    assert [m.name for m in fit(linear(1), FLOATS, metrics=lambda: ["mse", "mae"], target="mae").metrics] == ["mae", "mse"]
+    assert [m.name for m in fit(linear(1), FLOATS, metrics=lambda: ["mse", "mae"], target="mae").metrics] == [
+        "mae",
+        "mse",
+    ]
     assert [m.name for m in fit(linear(1), FLOATS, metrics={"a": lambda o, t: 1.0}).metrics] == ["a"]
 
 

@@ -496,7 +496,9 @@ def test_whatever_a_file_holds_only_bad_input_comes_out(tmp_path, suffix, data):
     for place, value in data.draw(st.lists(st.tuples(st.integers(0, len(valid) - 1), st.integers(0, 255)), max_size=4)):
         damaged[place] = value
     cut = bytes(damaged[: data.draw(st.integers(0, len(valid)))])
-    content = data.draw(st.one_of(st.binary(max_size=200).map(lambda b: start + b), st.just(bytes(damaged)), st.just(cut)))
+    content = data.draw(
+        st.one_of(st.binary(max_size=200).map(lambda b: start + b), st.just(bytes(damaged)), st.just(cut))
+    )
     (tmp_path / f"0{suffix}").write_bytes(content)
     try:
         read(as_given(tmp_path, suffix))

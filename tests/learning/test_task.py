@@ -72,7 +72,9 @@ def test_a_task_from_a_file_has_an_absolute_path(write, monkeypatch, tmp_path):
 
 def test_a_file_may_import_its_neighbours(write):
     write("ANSWER = 42\n", "neighbour_of_a_task.py")
-    file = write("from neighbour_of_a_task import ANSWER\ndef model(): return ANSWER\ndef data(): pass\n", "with_one.py")
+    file = write(
+        "from neighbour_of_a_task import ANSWER\ndef model(): return ANSWER\ndef data(): pass\n", "with_one.py"
+    )
     assert load_task(file).call("model") == 42
 
 

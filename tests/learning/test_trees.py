@@ -42,7 +42,10 @@ def test_leaves_come_in_the_order_in_which_they_are_mapped(tree):
 
 
 def test_trees_are_joined_leaf_by_leaf():
-    pieces = [{"a": torch.tensor([1, 2]), "b": (torch.zeros(2, 3),)}, {"a": torch.tensor([3]), "b": (torch.ones(1, 3),)}]
+    pieces = [
+        {"a": torch.tensor([1, 2]), "b": (torch.zeros(2, 3),)},
+        {"a": torch.tensor([3]), "b": (torch.ones(1, 3),)},
+    ]
     joined = join_trees(pieces)
     assert joined["a"].tolist() == [1, 2, 3]
     assert joined["b"][0].sum(1).tolist() == [0, 0, 3]

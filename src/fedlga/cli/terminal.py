@@ -15,7 +15,7 @@ from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import Measure, format_metric, format_target, list_measures, metric_format
 from fedlga.experiments.paired import PairedRow
-from fedlga.experiments.statistics import Estimate
+from fedlga.experiments.statistics import Estimate, format_half
 
 PLAIN_SECONDS = 5.0  # between lines if the output is not a terminal
 NAMES_SHOWN = 3
@@ -246,4 +246,4 @@ def _format_spread(row: Mapping[str, Any], measure: Measure) -> str:
     mean, half = row[measure.name], row[f"{measure.name}_half"]
     if mean is None:
         return "never" if measure.table == "target" and row["seeds"] else "-"
-    return measure.text(mean) + ("" if half is None else f" ±{measure.text(half)}")
+    return measure.text(mean) + ("" if half is None else f" ±{format_half(half, measure.format)}")

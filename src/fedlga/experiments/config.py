@@ -454,7 +454,10 @@ def _check_together(e: Experiment) -> None:
     if e.task is not None and (e.dataset, e.model) != (OWN, OWN):
         name = "dataset" if e.dataset != OWN else "model"
         raise BadInput(f"{name}: got {getattr(e, name)!r} with a task; the task has its own {name}")
-    if e.task is None:
+    # One that names no dataset may be meant for a task that comes later: what it was given is checked then.
+    given: frozenset[str] = e.__dict__.get("_given", frozenset())
+    is_open = e.task is None and not {"dataset", "model"} & given
+    if e.task is None and not is_open:
         if e.partition == OWN:
             raise BadInput("partition: got 'own' without a task; only a task has a partition of its own")
         for name in ("devices", "cohort"):
@@ -464,7 +467,7 @@ def _check_together(e: Experiment) -> None:
             raise BadInput("target: got none; it takes a number from 0 to 1")
         if e.dataset != OWN and e.metric not in (None, "accuracy", "loss"):
             raise BadInput(f"metric: got {e.metric!r}; for a dataset it takes accuracy or loss")
-    if e.target is not None and e.target_metric == "accuracy" and not 0 <= e.target <= 1:
+    if e.target is not None and e.target_metric == "accuracy" and not 0 <= e.target <= 1 and not is_open:
         raise BadInput(f"target: got {e.target:g}; as an accuracy it takes a number from 0 to 1")
     _check_local_training(e)
     method = find("method", e.method)
@@ -474,7 +477,8 @@ def _check_together(e: Experiment) -> None:
             f"stragglers: got {e.policy!r}; method {e.method} takes {', '.join(method.policies)}"
             + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
         )
-    if e.cohort > e.devices > 0 and e.sampling == "without-replacement":
+    fits = e.cohort <= e.devices or e.devices == 0 or (is_open and "cohort" not in given)
+    if not fits and e.sampling == "without-replacement":
         raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")
     for kind in names_in_use(e.context()):
         e.settings(kind)

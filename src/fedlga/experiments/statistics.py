@@ -42,7 +42,12 @@ class Estimate:
         if self.mean is None:
             within = "" if limit is None else f" within {limit:.0f}"
             return f"{self.count - self.censored} of {self.count}{within}"
-        return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
+        return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {format_half(self.half, form)}")
+
+
+def format_half(half: float, form: str) -> str:
+    """Return half of an interval as text, in the form of its mean; two digits if the form has no fixed places."""
+    return f"{half:.2g}" if form.endswith("g") else f"{half:{form}}"
 
 
 @dataclass(frozen=True)
