@@ -143,6 +143,73 @@ def test_what_is_wrong_with_a_task_is_one_line(tmp_path):
     assert "rouns" in refusal(fedlga.run, serial(), task=wrong, out=tmp_path / "b")
 
 
+class Items:
+    """A dataset that is read row by row; `make(i)` is example i."""
+
+    def __init__(self, make) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+def fails_late(index):
+    if index == 7:
+        raise OSError("bad sector")
+    return torch.zeros(2), 0.0
+
+
+def divides_by_zero(items):
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("make", "parts", "words"),
+    [
+        (lambda i: ("text", 0.0), {}, ["data()"]),
+        (lambda i: (torch.zeros(1 + i), 0.0), {}, ["data()"]),
+        (lambda i: (torch.zeros(2), "text"), {}, ["data()"]),
+        (fails_late, {}, ["data()", "bad sector"]),
+        (lambda i: i, {"collate": divides_by_zero}, ["collate", "ZeroDivisionError"]),
+        (lambda i: i, {"collate": lambda items: 3}, ["collate", "int"]),
+    ],
+    ids=["text", "other sizes", "text as target", "a late error", "collate fails", "collate gives no pair"],
+)
+def test_rows_that_cannot_be_read_are_one_line(make, parts, words):
+    text = refusal(list, fedlga.rounds(serial(), task=regression(data=lambda: Items(make), **parts)))
+    for word in words:
+        assert word in text
+
+
+def test_columns_of_text_are_one_line():
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"x": [[1.0, 2.0]] * 20, "t": ["a", "b"] * 10, "y": [0.5] * 20})
+    words = regression(data=(table.remove_columns("x"), "y"))
+    assert "'t'" in refusal(list, fedlga.rounds(serial(), task=words))
+    classes = regression(data=(table.remove_columns("y"), "t"))
+    assert "'t'" in refusal(list, fedlga.rounds(serial(), task=classes))
+
+
+@pytest.mark.parametrize(
+    "kind", ["IidPartitioner", "LinearPartitioner", "DirichletPartitioner", "NaturalIdPartitioner"]
+)
+def test_a_partitioner_of_the_task_decides_on_the_devices(kind):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    make = getattr(pytest.importorskip("flwr_datasets.partitioner"), kind)
+    given = {
+        "DirichletPartitioner": {"num_partitions": 4, "partition_by": "label", "alpha": 5.0, "min_partition_size": 2},
+        "NaturalIdPartitioner": {"partition_by": "label"},
+    }.get(kind, {"num_partitions": 4})
+    x = np.random.default_rng(0).standard_normal((80, 2))
+    task = Task(lambda: nn.Linear(2, 4), (x, np.arange(80) % 4), partition=make(**given))
+    (record,) = fedlga.rounds(serial(rounds=1), task=task)
+    assert sorted(record.devices) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("name", ["round", "seconds", "devices", "metrics", "version"])
 def test_a_metric_cannot_have_the_name_of_something_else_in_a_record(tmp_path, name):
     task = regression(metrics={name: lambda outputs, targets: 1.0})
@@ -251,8 +318,26 @@ def test_a_target_of_a_task_is_any_number(file, target):
 
 
 def test_a_target_that_no_accuracy_has_is_refused():
-    assert "as an accuracy" in refusal(Experiment, target=3.0)
+    assert "as an accuracy" in refusal(Experiment, dataset="digits", target=3.0)
     assert "as an accuracy" in refusal(Experiment, task="line.py", metric="accuracy", target=3.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": 3.0}, "target: got 3; as an accuracy it takes"),
+        ({"metric": "mae"}, "metric: got 'mae'; for a dataset it takes accuracy or loss"),
+        ({"devices": 0}, "devices: got 0"),
+        ({"cohort": 0}, "cohort: got 0"),
+        ({"devices": 4}, "cohort: got 10; it takes at most the 4 devices there are"),
+        ({"partition": "own"}, "partition: got 'own' without a task"),
+    ],
+)
+def test_what_only_a_task_takes_is_refused_without_one(tmp_path, settings, message):
+    """`Experiment(...)` may wait for a task; `run` does not. Nothing is fetched or written before."""
+    text = refusal(lambda: fedlga.run(serial(**settings), tmp_path / "run", data_dir=tmp_path / "none"))
+    assert text.startswith(message)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_measures_are_named_after_the_metric():
@@ -319,6 +404,15 @@ def test_a_model_of_another_size_is_not_continued(tmp_path):
     before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
     refusal(fedlga.run, e, tmp_path / "run", task=wider, resume=True)
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("changes", [{"lr": 0.5}, {"rounds": 6, "lr_schedule": "cosine"}], ids=["lr", "cosine"])
+def test_what_cannot_change_in_the_middle_of_a_run_cannot_from_python(tmp_path, changes):
+    """`fedlga.run(..., resume=True)` is the only way to continue a task made in Python."""
+    schedule = {"lr_schedule": changes["lr_schedule"]} if "lr_schedule" in changes else {}
+    stop_after(1, serial(rounds=4, **schedule), tmp_path / "run", regression())
+    e = serial(**{"rounds": 4, **schedule, **changes})
+    assert "cannot change" in refusal(fedlga.run, e, tmp_path / "run", task=regression(), resume=True)
 
 
 def test_the_saved_model_is_the_task_s(file, tmp_path):

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedlga.core.settings import BadInput
-from fedlga.learning import reading
+from fedlga.learning import folders
 from fedlga.learning.examples import LazyExamples, TensorExamples
 from fedlga.learning.reading import TaskData, read_data, read_task_data
 from fedlga.learning.task import Task
@@ -194,6 +194,16 @@ def test_devices_with_classes_and_numbers_are_refused():
     refusal({"a": (X, Y), "b": (X, Y * 1.5)})
 
 
+def test_frames_for_training_and_testing_with_one_column_are_no_devices():
+    try:
+        data = read(({"train": FRAME, "test": FRAME[:1]}, "label"))
+    except BadInput as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert data.names is None
+        assert (len(data.train), len(data.test)) == (3, 1)
+
+
 def test_a_message_begins_with_the_task_s_file():
     task = Task(lambda: nn.Linear(2, 2), lambda: 3, source="/some/where/mine.py")
     with pytest.raises(BadInput, match=r"^mine\.py: data\(\): got a int"):
@@ -298,6 +308,21 @@ def test_a_task_may_make_its_own_batches():
     inputs, targets = everything(read(Words(), collate=join_words).train)
     assert inputs.tolist() == [[3.0], [5.0]]
     assert targets.tolist() == [0, 1]
+
+
+def test_a_collate_of_the_task_is_called_for_a_tensor_dataset_or_refused():
+    """It was given to be called. torch's own loader calls it for every dataset."""
+    dataset = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+
+    def collate(items):
+        return 10 * torch.stack([x for x, _ in items]).float(), torch.stack([y for _, y in items])
+
+    try:
+        inputs, _ = everything(read(dataset, collate=collate).train)
+    except BadInput as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert inputs.tolist() == (10 * X).tolist()
 
 
 class Endless(IterableDataset):
@@ -405,6 +430,18 @@ def test_a_folder_with_a_file_a_device(tmp_path, suffix):
     inputs, targets = everything(data.train)
     assert inputs.tolist() == [*(X + 9).tolist(), *(X + 10).tolist()]
     assert targets.tolist() == [*Y.tolist(), *Y.tolist()]
+
+
+def test_two_files_of_one_device_are_both_read_or_refused(tmp_path):
+    """0.npz and 0.safetensors have one name: none of them may be lost."""
+    write_device(tmp_path / "0.npz")
+    write_device(tmp_path / "0.safetensors", X + 10)
+    try:
+        data = read(tmp_path)
+    except BadInput as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert len(data.train) == 6
 
 
 def test_folders_for_training_and_testing(tmp_path):
@@ -524,7 +561,7 @@ def images(tmp_path) -> Path:
 @pytest.mark.parametrize("kind", [TensorExamples, LazyExamples])
 def test_a_folder_of_images(images, kind, monkeypatch):
     if kind is LazyExamples:
-        monkeypatch.setattr(reading, "MOST_IN_MEMORY", 0)
+        monkeypatch.setattr(folders, "MOST_IN_MEMORY", 0)
     data = read(images)
     assert isinstance(data.train, kind)
     assert data.names == ["anna", "bert"]
@@ -542,6 +579,20 @@ def test_colours_come_first(tmp_path):
     inputs, _ = everything(read(tmp_path).train)
     assert inputs.shape == (2, 3, 3, 4)
     assert inputs[1, :, 0, 0].tolist() == pytest.approx([0.2, 0.0, 1.0])
+
+
+def test_images_of_sixteen_bits_keep_their_shades_or_are_refused(tmp_path):
+    """Medical images: cut off at 255 of 65535, they would all be white."""
+    folder = tmp_path / "a" / "cat"
+    folder.mkdir(parents=True)
+    for i, value in enumerate((1000, 30000)):
+        Image.fromarray(np.full((3, 4), value, np.uint16)).save(folder / f"{i}.png")
+    try:
+        inputs, _ = everything(read(tmp_path).train)
+    except BadInput as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert inputs[0].max() < inputs[1].min()
 
 
 def test_images_that_do_not_fit_are_named_in_one_line(images):
@@ -633,6 +684,22 @@ def test_a_partitioner_of_flower_datasets(table):
 def test_hugging_face_datasets_for_training_and_testing(table):
     data = read({"train": (table, "y"), "test": (table.select([1, 3]), "y")})
     assert data.test.targets().tolist() == [1, 1]
+
+
+def test_splits_of_hugging_face_are_train_and_test_and_no_devices(table):
+    """`(load_dataset(...), "label")`: a test set that trains as a device would go unnoticed."""
+    splits = pytest.importorskip("datasets").DatasetDict(
+        {"train": table.remove_columns("n"), "test": table.remove_columns("n").select([1, 3])}
+    )
+    try:
+        data = read((splits, "y"))
+    except BadInput as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert data.names is None
+        assert (len(data.train), len(data.test)) == (6, 2)
+    both = read({"train": (splits["train"], "y"), "test": (splits["test"], "y")})
+    assert (len(both.train), len(both.test), both.names) == (6, 2, None)
 
 
 def test_a_file_like_object_is_not_data():

@@ -138,7 +138,9 @@ class Experiment:
             object.__setattr__(self, name, value)
         options = {owner: check_settings(owner, find_owner(owner), given) for owner, given in self.options.items()}
         object.__setattr__(self, "options", options)
-        _check_together(self)
+        from fedlga.experiments.checks import check_together
+
+        check_together(self)
 
     # What is in use
 
@@ -208,7 +210,7 @@ class Experiment:
         used = {name: self.settings(kind) for kind, name in names_in_use(self.context()).items()}
         known: dict[str, Any] = {}
         if self.dataset != OWN:
-            known = {"metric": self.target_metric, "better": self.better or BETTER[self.target_metric]}
+            known = {"metric": self.target_metric, "better": self.better or BETTER.get(self.target_metric)}
         return dataclasses.replace(
             self,
             **known,
@@ -292,7 +294,8 @@ class Experiment:
         if "lr_decay" in fields and self.lr_schedule in ("constant", "exponential"):
             fields.setdefault("lr_schedule", None)
         names = names_in_use({**{name: getattr(self, name) for name in known}, **fields})
-        return dataclasses.replace(self, **fields, options=_add_options(self.options, names, others))
+        given = self.__dict__.get("_given", known) | set(fields)
+        return dataclasses.replace(self, **fields, options=_add_options(self.options, names, others), _given=given)
 
     def for_task(self, name: str, settings: Mapping[str, Any]) -> Experiment:
         """Return the experiment for a task: what was given here, else the task's own settings, else the defaults."""
@@ -322,7 +325,8 @@ def _accept_settings_as_arguments() -> None:
     @functools.wraps(make)
     def __init__(self: Experiment, *args: Any, **values: Any) -> None:  # noqa: N807
         fields: dict[str, Any] = {name: value for name, value in values.items() if name in known}
-        object.__setattr__(self, "_given", frozenset(fields))  # for `for_task`
+        # What was given, for `for_task` and `check_together`; `changed` says which of all the fields it passes were.
+        object.__setattr__(self, "_given", frozenset(values.pop("_given", fields)))
         if fields.get("task") is not None:
             fields = {**TASK_DEFAULTS, **fields}
         if others := {name: value for name, value in values.items() if name not in known}:
@@ -445,62 +449,3 @@ def _move_eta_g(options: dict[str, dict[str, Any]], method: str) -> None:
             del options[owner]
         if eta_g is not None and owner == method:
             options.setdefault("sgd", {}).setdefault("eta_g", eta_g)
-
-
-def _check_together(e: Experiment) -> None:
-    """Check what no field can say alone."""
-    if e.dataset == OWN and e.fleet != "real" and e.task is None:
-        raise BadInput(f"dataset: got {OWN!r} with fleet {e.fleet!r}; only tasks and real devices have their own data")
-    if e.task is not None and (e.dataset, e.model) != (OWN, OWN):
-        name = "dataset" if e.dataset != OWN else "model"
-        raise BadInput(f"{name}: got {getattr(e, name)!r} with a task; the task has its own {name}")
-    # One that names no dataset may be meant for a task that comes later: what it was given is checked then.
-    given: frozenset[str] = e.__dict__.get("_given", frozenset())
-    is_open = e.task is None and not {"dataset", "model"} & given
-    if e.task is None and not is_open:
-        if e.partition == OWN:
-            raise BadInput("partition: got 'own' without a task; only a task has a partition of its own")
-        for name in ("devices", "cohort"):
-            if getattr(e, name) == 0:
-                raise BadInput(f"{name}: got 0; without a task it takes a whole number of at least 1")
-        if e.target is None:
-            raise BadInput("target: got none; it takes a number from 0 to 1")
-        if e.dataset != OWN and e.metric not in (None, "accuracy", "loss"):
-            raise BadInput(f"metric: got {e.metric!r}; for a dataset it takes accuracy or loss")
-    if e.target is not None and e.target_metric == "accuracy" and not 0 <= e.target <= 1 and not is_open:
-        raise BadInput(f"target: got {e.target:g}; as an accuracy it takes a number from 0 to 1")
-    _check_local_training(e)
-    method = find("method", e.method)
-    find("policy", e.policy)
-    if method.policies and e.policy not in method.policies:
-        raise BadInput(
-            f"stragglers: got {e.policy!r}; method {e.method} takes {', '.join(method.policies)}"
-            + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
-        )
-    fits = e.cohort <= e.devices or e.devices == 0 or (is_open and "cohort" not in given)
-    if not fits and e.sampling == "without-replacement":
-        raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")
-    for kind in names_in_use(e.context()):
-        e.settings(kind)
-
-
-def _check_local_training(e: Experiment) -> None:
-    schedule = e.lr_schedule
-    if schedule == "step" and not e.lr_decay:
-        raise BadInput("lr_decay: got 0 with lr_schedule 'step'; it takes a number above 0 and below 1")
-    if schedule in ("constant", "cosine") and e.lr_decay:
-        raise BadInput(f"lr_decay: got {e.lr_decay:g} with lr_schedule {schedule!r}; it goes with exponential and step")
-    if e.lr_warmup >= e.rounds:
-        raise BadInput(f"lr_warmup: got {e.lr_warmup}; it takes fewer than the {e.rounds} rounds")
-    if e.local_optimizer != "sgd":
-        if e.momentum:
-            raise BadInput(f"momentum: got {e.momentum:g} with local_optimizer {e.local_optimizer!r}; it goes with sgd")
-        if why := find("method", e.method).needs_sgd:
-            raise BadInput(f"local_optimizer: got {e.local_optimizer!r}; method {e.method} takes sgd: {why}")
-        if e.policy == "complete" and e.options.get("complete", {}).get("scale") == "printed":
-            raise BadInput(
-                f"local_optimizer: got {e.local_optimizer!r}; scale 'printed' takes sgd: "
-                "it takes -delta / (lr * steps) for the mean gradient"
-            )
-    if e.batch_norm == "device" and e.backend == "flower":
-        raise BadInput("batch_norm: got 'device' with backend 'flower'; it takes a simulation, serial or pool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fedlga.core.settings import choose
@@ -51,7 +52,7 @@ def preset(name: str) -> Experiment:
     """Return a preset by name."""
     changes = PRESETS[choose("preset", name, PRESETS)]
     if "task" not in changes:
-        return Experiment().changed(changes)
+        return dataclasses.replace(Experiment().changed(changes))  # all of it is meant: nothing is left to a task
     from fedlga.learning.task import load_task
 
     return Experiment(task=changes["task"]).changed(load_task(changes["task"]).experiment)

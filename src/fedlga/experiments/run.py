@@ -71,10 +71,22 @@ def run(
     if resume and out is None:
         raise BadInput("resume: got it without a folder; it takes the folder of a run")
     e = bind_task(experiment, task)
+    if resume and out is not None:
+        e = load_for_resume(Path(out), _find_changes(experiment, Path(out)))
     folder = new_folder("runs", f"{e.method}-{e.subject}-seed{e.seed}") if out is None else Path(out)
     for _ in run_and_record(e, folder, resume=resume, task=task, data_dir=data_dir):
         pass
     return read_run(folder)
+
+
+def _find_changes(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """Return what an experiment was given that differs from the run to be continued."""
+    if not (folder / EXPERIMENT).is_file():
+        return {}
+    before = Experiment.load(folder / EXPERIMENT)
+    given: frozenset[str] = experiment.__dict__["_given"] - {"task", "dataset", "model", "options"}
+    wanted = {name: getattr(experiment, name) for name in given}
+    return {name: value for name, value in wanted.items() if value != getattr(before, name) and value is not None}
 
 
 def new_folder(parent: str, name: str) -> Path:

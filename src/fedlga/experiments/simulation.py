@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedlga.backends.pool.backend import PoolBackend
@@ -32,9 +33,10 @@ from fedlga.learning.examples import Examples, TensorExamples
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.metrics import LOSS
 from fedlga.learning.named import named_task
+from fedlga.learning.partitions.own import count_partitions
 from fedlga.learning.problem import Problem, fit_task
 from fedlga.learning.reading import TaskData, read_task_data
-from fedlga.learning.splitting import Split, split_examples
+from fedlga.learning.splitting import Split, find_labels, split_examples
 from fedlga.learning.task import Task, describe_for_worker, load_task
 from fedlga.learning.training import Devices, TrainingOptions, steps_in_epoch
 
@@ -63,7 +65,7 @@ def rounds(experiment: Experiment, *, task: Task | None = None, data_dir: str | 
     """
     records: list[Record] = []
     with simulate(experiment, task=task, data_dir=data_dir) as simulation:
-        for _, record in run_rounds(simulation.federation, simulation.start, experiment.rounds):
+        for _, record in run_rounds(simulation.federation, simulation.start, simulation.experiment.rounds):
             yield record
             records.append(record)
             if is_finished(simulation.experiment, records):
@@ -255,19 +257,6 @@ def load_data(
 def fit_experiment(experiment: Experiment, data: TaskData) -> tuple[Experiment, Problem]:
     """Return the experiment with what its data decides (devices, cohort, partition, metric), and the fitted task."""
     e = experiment
-    own = data.parts is not None or data.task.partition is not None
-    if e.task is not None:
-        partition = e.partition
-        if partition == OWN and isinstance(data.task.partition, str):
-            partition = data.task.partition
-        elif partition == OWN and not own:
-            partition = "iid"
-        devices = e.devices or (len(data.parts) if data.parts and partition == OWN else DEFAULT_DEVICES)
-        parts = getattr(data.task.partition, "num_partitions", None) if not e.devices and partition == OWN else None
-        devices = devices if parts is None else int(parts)
-        cohort = e.cohort or min(DEFAULT_COHORT, devices)
-        e = e.changed({"partition": partition, "devices": devices, "cohort": cohort})
-    e = e.resolved()
     if (e.augment or e.resize) and not _holds_images(data.train):
         raise BadInput(f"{'augment' if e.augment else 'resize'}: the inputs are not images (channels, height, width)")
     problem = fit_task(
@@ -279,7 +268,26 @@ def fit_experiment(experiment: Experiment, data: TaskData) -> tuple[Experiment, 
         label_smoothing=e.label_smoothing,
         target=e.metric,
     )
-    return _choose_metric(e, problem), problem
+    if e.task is not None:
+        partition = e.partition
+        if partition == OWN and isinstance(data.task.partition, str):
+            partition = data.task.partition
+        elif partition == OWN and data.parts is None and data.task.partition is None:
+            partition = "iid"
+        devices = e.devices or (_count_parts(data, problem) if partition == OWN else DEFAULT_DEVICES)
+        cohort = e.cohort or min(DEFAULT_COHORT, devices)
+        e = e.changed({"partition": partition, "devices": devices, "cohort": cohort})
+    return _choose_metric(e.resolved(), problem), problem
+
+
+def _count_parts(data: TaskData, problem: Problem) -> int:
+    """Return how many devices a task's own partition is for."""
+    if data.parts is not None:
+        return len(data.parts)
+    if not hasattr(data.task.partition, "load_partition"):
+        return DEFAULT_DEVICES
+    labels = find_labels(data.train, problem.classes, needed=True)
+    return count_partitions(data.task.partition, np.zeros(len(data.train)) if labels is None else labels)
 
 
 def _choose_metric(e: Experiment, problem: Problem) -> Experiment:
@@ -288,7 +296,7 @@ def _choose_metric(e: Experiment, problem: Problem) -> Experiment:
     name = e.metric or problem.metrics[0].name
     if name not in known:
         raise BadInput(f"metric: the task has no {name!r}; {suggest(name, known)}")
-    taken = {f.name for f in dataclasses.fields(Record)}
+    taken = {f.name for f in dataclasses.fields(Record)} | set(dir(Record)) | {"version"}
     if clash := [metric.name for metric in problem.metrics if metric.name in taken]:
         raise BadInput(f"metrics(): got the name {clash[0]!r}, which a record uses for something else")
     return dataclasses.replace(e, metric=name, better=e.better or known[name])

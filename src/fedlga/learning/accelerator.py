@@ -25,6 +25,6 @@ def choose_device(name: str) -> torch.device:
     elif device.type == "mps":
         if not torch.backends.mps.is_available():
             raise BadInput(f"device: got {name!r}, and torch sees no Apple GPU here; {TAKES}")
-    elif device.type != "cpu":
+    elif str(device) != "cpu":
         raise BadInput(f"device: got {name!r}; {TAKES}")
     return device

@@ -146,4 +146,5 @@ def _compile(model: FlatModel) -> Callable[..., Any]:
 def _call(module: nn.Module, own: dict[str, torch.Tensor], inputs: Tree) -> Any:
     if isinstance(inputs, dict):
         return torch.func.functional_call(module, own, (), inputs)  # pyright: ignore[reportUnknownArgumentType]
-    return torch.func.functional_call(module, own, inputs if isinstance(inputs, tuple) else (inputs,))
+    spread = isinstance(inputs, list | tuple)
+    return torch.func.functional_call(module, own, tuple(inputs) if spread else (inputs,))  # pyright: ignore

@@ -73,6 +73,8 @@ class TestSet:
             batch = move_batch(self.examples.piece(first, last), model.device)
             inputs, targets = resize_batch(batch, self.resize)
             outputs = model.call(inputs)
+            if isinstance(outputs, torch.Tensor) and outputs.is_floating_point():
+                outputs = outputs.float()  # sums over examples in lower precision would lose them
             targets = align_targets(outputs, targets)
             for row, metric in enumerate(each):
                 assert metric.each is not None

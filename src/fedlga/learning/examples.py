@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 import torch
 
+from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
-from fedlga.learning.trees import Tree, join_trees, leaves_of, map_tree
+from fedlga.learning.trees import Tree, describe_tree, join_trees, leaves_of, map_tree
 
 if TYPE_CHECKING:
     from fedlga.core.types import Array
@@ -147,9 +149,36 @@ class LazyExamples(Examples):
 
     def _read(self, rows: Sequence[int] | Array) -> Batch:
         read_many = getattr(self._dataset, "__getitems__", None)  # torch's and Hugging Face's faster way
-        items = read_many([int(row) for row in rows]) if read_many else [self._dataset[int(row)] for row in rows]
-        inputs, targets = self.collate(items)
+        numbers = [int(row) for row in rows]
+        try:
+            items = read_many(numbers) if read_many else [self._dataset[row] for row in numbers]
+        except BadInput:
+            raise
+        except Exception as error:  # a dataset of the user's own may raise anything
+            some = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")  # noqa: PLR2004
+            raise BadInput(f"data(): rows {some} cannot be read ({_describe(error)})") from error
+        return self._make_batch(items)
+
+    def _make_batch(self, items: list[Any]) -> Batch:
+        own = getattr(self.collate, "__module__", "").startswith("fedlga.")
+        name = "data(): its examples cannot be put into a batch" if own else "collate()"
+        try:
+            batch = self.collate(items)
+        except Exception as error:
+            raise BadInput(f"{name}{'' if own else ' failed'} ({_describe(error)})") from error
+        pair: Any = batch
+        if not isinstance(pair, list | tuple) or len(cast("Sequence[Any]", pair)) != 2:  # noqa: PLR2004
+            raise BadInput(f"{name} gave {describe_tree(pair)}; it takes a pair, (inputs, targets)")
+        inputs, targets = cast("Sequence[Any]", pair)
+        if not all(isinstance(leaf, torch.Tensor) for tree in (inputs, targets) for leaf in leaves_of(tree)):
+            form = f"({describe_tree(inputs)}, {describe_tree(targets)})"
+            raise BadInput(f"{name} gave {form}; it takes tensors, or tuples and dicts of them")
         return inputs, targets
+
+
+def _describe(error: BaseException) -> str:
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def move_batch(batch: Batch, device: torch.device) -> Batch:
@@ -157,3 +186,34 @@ def move_batch(batch: Batch, device: torch.device) -> Batch:
     if device.type == "cpu":  # where batches come from
         return batch
     return map_tree(lambda leaf: leaf.to(device), batch[0]), map_tree(lambda leaf: leaf.to(device), batch[1])
+
+
+def collate_pairs(items: list[Any]) -> tuple[Tree, Tree]:
+    """Return a batch of (input, target) pairs: torch's own collation, with float64 as float32."""
+    inputs, targets = torch.utils.data.default_collate(items)
+    return map_tree(_narrow, inputs), map_tree(lambda leaf: as_target(_narrow(leaf)), targets)
+
+
+def _narrow(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float64 else leaf
+
+
+def as_target(leaf: Any) -> Any:
+    """Return whole numbers as int64, which torch takes as classes, yes-or-no tables as float32."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if leaf.dtype == torch.bool:
+        return leaf.float() if leaf.dim() > 1 else leaf.long()
+    if leaf.dtype == torch.float64:
+        return leaf.float()
+    return leaf if leaf.is_floating_point() else leaf.long()
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A function without arguments that returns a value; it can be sent to another process."""
+
+    value: Any
+
+    def __call__(self) -> Any:  # noqa: D102
+        return self.value

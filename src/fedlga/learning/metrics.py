@@ -66,6 +66,9 @@ def _accuracy(outputs: Tree, targets: Tree) -> torch.Tensor:
     """Count the right ones: of one label an example, of one label a position, or of several labels an example."""
     _need_tensors("accuracy", outputs, targets)
     if targets.is_floating_point():  # several labels: a score above 0 says yes
+        if outputs.shape != targets.shape:
+            form = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
+            raise BadInput(f"metrics: accuracy of several labels takes the same shape, not {form}")
         right = (outputs > 0) == (targets > 0.5)  # noqa: PLR2004
         return _pair(right.flatten(1).sum(1), math.prod(targets.shape[1:]))
     if targets.dim() == 1:
@@ -150,6 +153,8 @@ def _bind(name: Any, metric: Any, outputs: Tree, targets: Tree) -> NamedMetric:
         raise BadInput(f"metrics(): got the name {name!r}; it takes a word of letters, digits and _, other than 'loss'")
     if name.endswith(("_slow", "_worst")):
         raise BadInput(f"metrics(): got the name {name!r}; names that end in _slow and _worst are for devices")
+    better = metric.better if isinstance(metric, Metric) and isinstance(metric.function, str) else None
+    metric = metric.function if better is not None else metric
     known = metric if isinstance(metric, str) else name if metric is None else None
     if known is not None:
         if known not in BUILT_IN:
@@ -162,7 +167,8 @@ def _bind(name: Any, metric: Any, outputs: Tree, targets: Tree) -> NamedMetric:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise BadInput(f"metrics(): {known!r} does not fit these outputs ({_first_line(error)})") from error
-        return NamedMetric(name, built_in.higher_is_better, built_in.each, finish=built_in.finish)
+        higher = built_in.higher_is_better if better is None else better == "higher"
+        return NamedMetric(name, higher, built_in.each, finish=built_in.finish)
     higher = name not in LOWER_IS_BETTER
     if isinstance(metric, Metric):
         metric, higher = metric.function, metric.better == "higher"
@@ -184,6 +190,7 @@ def _fit(name: str, function: Function, outputs: Tree, targets: Tree, *, higher:
     value = _call(name, function, outputs, targets)
     count = len(targets) if isinstance(targets, torch.Tensor) else None
     if isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == count and count != 1:
+        _as_number(name, value.float().sum())
 
         def each(outputs: Tree, targets: Tree) -> torch.Tensor:
             return _pair(_call(name, function, outputs, targets), 1.0)

@@ -130,9 +130,19 @@ def _try_model(task: Task, probe: nn.Module, inputs: Tree) -> Any:
     return outputs
 
 
+def _make_loss(task: Task) -> Any:
+    if not (inspect.isclass(task.loss) and issubclass(task.loss, nn.Module)):
+        return task.loss
+    try:
+        return task.loss()
+    except TypeError as error:
+        reason = describe_error(error)
+        raise BadInput(f"{task.where}loss cannot be made ({reason}); it takes an instance") from error
+
+
 def _choose_loss(task: Task, outputs: Any, targets: Tree, device: torch.device) -> Criterion:
     """Return the task's loss; without one: cross-entropy for classes, the mean squared error for other numbers."""
-    loss: Any = task.loss() if inspect.isclass(task.loss) and issubclass(task.loss, nn.Module) else task.loss
+    loss = _make_loss(task)
     if loss is not None:
         if not callable(loss):
             raise BadInput(
@@ -293,4 +303,19 @@ def _choose_metrics(task: Task, criterion: Criterion, outputs: Any, targets: Tre
         sequence_cross_entropy: ["accuracy", "perplexity"],
         mean_squared_error: ["rmse", "mae"],
     }
-    return [BUILT_IN[name] for name in defaults.get(criterion, [])] or [NamedMetric(LOSS, higher_is_better=False)]
+    names = defaults.get(criterion, [])
+    if not names and _scores_classes(outputs, targets):
+        names = ["accuracy"]
+    return [BUILT_IN[name] for name in names] or [NamedMetric(LOSS, higher_is_better=False)]
+
+
+def _scores_classes(outputs: Any, targets: Tree) -> bool:
+    """Return whether targets are classes and outputs a score for each, whatever the loss is."""
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+        return False
+    if targets.dim() == 1:
+        return outputs.dim() == 2 and outputs.shape[1] > 1  # noqa: PLR2004
+    try:
+        return class_dimension(outputs, targets) >= 0
+    except BadInput:
+        return False

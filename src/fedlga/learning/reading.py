@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 
 from fedlga.core.settings import BadInput
-from fedlga.learning.examples import Examples, LazyExamples, TensorExamples
+from fedlga.learning.examples import Constant, Examples, LazyExamples, TensorExamples, as_target, collate_pairs
+from fedlga.learning.folders import ImageFolder, describe_reason, list_folder
 from fedlga.learning.task import Task
 from fedlga.learning.trees import Tree, describe_tree, join_trees, leaves_of, map_tree, name_type
 
@@ -25,8 +25,6 @@ TAKES = (
     "or a dict with train and test"
 )
 PAIR = 2
-MOST_IN_MEMORY = 1 << 28  # bytes of images that are kept in memory; more are read when a batch needs them
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,9 @@ def read_task_data(task: Task, *arguments: Any) -> TaskData:
 def read_data(task: Task, given: Any) -> TaskData:
     """Return data in any of the forms that `data()` may return."""
     reader = _Reader(task)
-    if isinstance(given, Mapping) and "train" in given:
-        both = cast("Mapping[str, Any]", given)
+    dataset, column = _split_column(given)
+    if isinstance(dataset, Mapping) and "train" in dataset:
+        both = {str(name): _with_column(part, column) for name, part in cast("Mapping[Any, Any]", dataset).items()}
         if unknown := set(both) - {"train", "test"}:
             raise BadInput(f"{reader.where}: got a dict with {sorted(map(str, unknown))[0]!r} beside train; {TAKES}")
         train, parts, names = reader.read_parts("train", both["train"])
@@ -93,7 +92,8 @@ class _Reader:
         if isinstance(dataset, Mapping):
             return {str(name): _with_column(part, column) for name, part in cast("Mapping[Any, Any]", dataset).items()}
         if isinstance(dataset, str | Path):
-            return self._list_folder(Path(dataset).expanduser(), column)
+            listed = list_folder(self.where, Path(dataset).expanduser(), TAKES)
+            return {name: _with_column(part, column) for name, part in listed.items()}
         partitioner = _class_of("flwr_datasets.partitioner", "Partitioner")
         if partitioner is not None and isinstance(dataset, partitioner):
             loaded: Any = dataset
@@ -103,49 +103,6 @@ class _Reader:
             except (AttributeError, ValueError, TypeError) as error:
                 raise BadInput(f"{self.where}: the partitioner cannot be used ({error})") from error
         return None
-
-    def _list_folder(self, folder: Path, column: str | None) -> dict[str, Any]:
-        if not folder.is_dir():
-            raise BadInput(f"{self.where}: there is no folder {str(folder)!r}; {TAKES}")
-        entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-        numbered = all(re.fullmatch(r"\d+", entry.stem) for entry in entries)
-        entries.sort(key=lambda entry: (int(entry.stem) if numbered else 0, entry.name))
-        folders = [entry for entry in entries if entry.is_dir()]
-        if folders:
-            labels = sorted({inner.name for device in folders for inner in device.iterdir() if inner.is_dir()})
-            if not labels:
-                raise BadInput(
-                    f"{self.where}: {str(folders[0])!r} has no folder of images a class; "
-                    f"a folder of images takes DEVICE/CLASS/*.png"
-                )
-            return {device.name: _ImageFolder(device, labels) for device in folders}
-        return {entry.stem: _with_column(self._read_file(entry), column) for entry in entries}
-
-    def _read_file(self, file: Path) -> Any:
-        """Return what one device's file holds. Nothing in a file can run code."""
-        try:
-            if file.suffix == ".npz":
-                with np.load(file, allow_pickle=False) as arrays:
-                    return arrays["x"], arrays["y"]
-            if file.suffix == ".safetensors":
-                from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
-
-                tensors: Any = load_file(file)
-                return tensors["x"], tensors["y"]
-            if file.suffix in (".csv", ".parquet"):
-                import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
-
-                return pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
-        except ImportError as error:
-            raise BadInput(f"{self.where}: {file.name} needs pandas: pip install 'fedlga[pandas]'") from error
-        except KeyError as error:
-            raise BadInput(f"{self.where}: {str(file)!r} holds no array {error}; it takes arrays x and y") from error
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{self.where}: {str(file)!r} cannot be read ({error})") from error
-        raise BadInput(
-            f"{self.where}: {str(file)!r} is not a device's data; a folder takes .npz, .safetensors, .csv, .parquet "
-            "or folders of images"
-        )
 
     def read(self, what: str, given: Any) -> Examples:
         """Return one dataset."""
@@ -157,9 +114,9 @@ class _Reader:
     def _read(self, what: str, given: Any) -> Examples:
         dataset, column = _split_column(given)
         frame, hugging = _class_of("pandas", "DataFrame"), _class_of("datasets", "Dataset")
-        if isinstance(given, _ImageFolder):
+        if isinstance(given, ImageFolder):
             return given.examples(self.where)
-        if isinstance(given, torch.utils.data.TensorDataset):
+        if isinstance(given, torch.utils.data.TensorDataset) and self._collate is None:
             given = given.tensors
         elif frame is not None and isinstance(dataset, frame):
             return self._read_frame(what, dataset, column)
@@ -179,7 +136,10 @@ class _Reader:
 
     def _read_arrays(self, what: str, x: Any, y: Any) -> TensorExamples:
         inputs = map_tree(lambda leaf: self._as_tensor(f"{_for(what)}x", leaf), _join_lists(x))
-        targets = map_tree(lambda leaf: _as_target(self._as_tensor(f"{_for(what)}y", leaf)), _join_lists(y))
+        targets = map_tree(lambda leaf: as_target(self._as_tensor(f"{_for(what)}y", leaf)), _join_lists(y))
+        for side, tree in (("x", inputs), ("y", targets)):
+            if not list(leaves_of(tree)):
+                raise BadInput(f"{self.where}: {_for(what)}{side} holds nothing; it takes one row an example")
         lengths = {len(leaf) for leaf in (*leaves_of(inputs), *leaves_of(targets))}
         if len(lengths) != 1:
             raise BadInput(
@@ -203,6 +163,9 @@ class _Reader:
                 kind = {"U": "text", "S": "text", "O": "rows that differ in length, or text"}.get(array.dtype.kind)
                 kind = kind or str(array.dtype)
                 raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers")
+            if array.dtype.itemsize > 8:  # noqa: PLR2004
+                raise BadInput(f"{self.where}: {what} holds {array.dtype}; it takes numbers of 64 bits at most")
+            array = array.astype(array.dtype.newbyteorder("="), copy=False)
             leaf = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # a copy, if it cannot be written
         if leaf.dim() == 0:
             raise BadInput(f"{self.where}: {what} is a single number; it takes one row an example")
@@ -219,6 +182,12 @@ class _Reader:
                 f"{', '.join(map(str, frame.columns))}"
             )
         others = [name for name in frame.columns if name != column]
+        if doubles := sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}):
+            raise BadInput(
+                f"{self.where}: {_for(what)}the frame has two columns {doubles[0]!r}; it takes each name once"
+            )
+        if not others:
+            raise BadInput(f"{self.where}: {_for(what)}the frame has no column besides {column!r}; it takes inputs too")
         for name in others:
             if frame[name].dtype.kind not in "biuf":
                 raise BadInput(
@@ -254,34 +223,38 @@ class _Reader:
         if self._collate is not None:
             return LazyExamples(dataset, self._collate)
         assert column is not None
+        first: dict[str, Any] = dataset[0] if len(dataset) else {}
+        if text := [name for name, value in first.items() if isinstance(value, str)]:
+            raise BadInput(
+                f"{self.where}: {_for(what)}column {text[0]!r} holds text; turn it into numbers first, "
+                "or write a collate(examples)"
+            )
         known = np.asarray(dataset[column][:])
         read_targets = None
         if known.dtype.kind in "biuf":
-            read_targets = _Constant(_as_target(torch.from_numpy(np.require(known, requirements=["C", "W"]))))
+            read_targets = Constant(as_target(torch.from_numpy(np.require(known, requirements=["C", "W"]))))
         return LazyExamples(dataset.with_format("torch"), _CollateColumns(column), known_targets=read_targets)
 
     def _read_dataset(self, dataset: Any) -> LazyExamples:
         """Return a torch dataset: examples are read when a batch needs them."""
+        try:
+            count = len(dataset)
+        except Exception as error:
+            raise BadInput(f"{self.where}: the dataset does not say its length ({describe_reason(error)})") from error
         if self._collate is not None:
             return LazyExamples(dataset, self._collate, known_targets=_find_targets(dataset))
-        if len(dataset):
+        if count:
             try:
                 item = dataset[0]
             except Exception as error:
-                raise BadInput(f"{self.where}: dataset[0] failed ({type(error).__name__}: {error})") from error
+                reason = f"{type(error).__name__}: {describe_reason(error)}"
+                raise BadInput(f"{self.where}: dataset[0] failed ({reason})") from error
             if not isinstance(item, list | tuple) or len(cast("Sequence[Any]", item)) != PAIR:
                 raise BadInput(
                     f"{self.where}: dataset[0] is {describe_tree(item)}; it takes (input, target), "
                     "or a collate(examples) in the task"
                 )
         return LazyExamples(dataset, collate_pairs, known_targets=_find_targets(dataset))
-
-
-def collate_pairs(items: list[Any]) -> tuple[Tree, Tree]:
-    """Return a batch of (input, target) pairs: torch's own collation, with float64 as float32."""
-    inputs, targets = torch.utils.data.default_collate(items)
-    narrow: Callable[[Any], Any] = lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf  # noqa: E731
-    return map_tree(narrow, inputs), map_tree(lambda leaf: _as_target(narrow(leaf)), targets)
 
 
 @dataclass(frozen=True)
@@ -292,77 +265,9 @@ class _CollateColumns:
 
     def __call__(self, items: list[Any]) -> tuple[Tree, Tree]:
         batch = torch.utils.data.default_collate(items)
-        targets = _as_target(batch.pop(self.target))
+        targets = as_target(batch.pop(self.target))
         inputs = {name: leaf.float() if leaf.dtype == torch.float64 else leaf for name, leaf in batch.items()}
         return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), targets
-
-
-@dataclass(frozen=True)
-class _Constant:
-    value: Any
-
-    def __call__(self) -> Any:
-        return self.value
-
-
-@dataclass(frozen=True)
-class _ImageFolder:
-    """One device's folder with a folder of images for each class. It is a torch dataset too: image i and its class."""
-
-    folder: Path
-    labels: Sequence[str]
-
-    def files(self) -> list[tuple[str, int]]:
-        """Return the images with their classes."""
-        known = {label: number for number, label in enumerate(self.labels)}
-        return [
-            (str(file), known[inner.name])
-            for inner in sorted(self.folder.iterdir())
-            if inner.is_dir()
-            for file in sorted(inner.iterdir())
-            if file.suffix.lower() in IMAGES
-        ]
-
-    def examples(self, where: str) -> Examples:
-        """Return the images as float32 from 0 to 1, channels first: in memory if they are few, else read lazily."""
-        files = self.files()
-        if not files:
-            raise BadInput(f"{where}: {str(self.folder)!r} holds no images ({', '.join(IMAGES)})")
-        dataset = _ImageFiles(tuple(files), where)
-        labels = torch.tensor([label for _, label in files], device="cpu")
-        first = dataset[0][0]
-        if first.numel() * 4 * len(files) > MOST_IN_MEMORY:
-            return LazyExamples(dataset, collate_pairs, known_targets=_Constant(labels))
-        images = [dataset[i][0] for i in range(len(files))]
-        for (file, _), image in zip(files, images, strict=True):
-            if image.shape != first.shape:
-                raise BadInput(
-                    f"{where}: {file!r} is {' x '.join(map(str, image.shape))}, and {files[0][0]!r} "
-                    f"{' x '.join(map(str, first.shape))}; it takes images of one size"
-                )
-        return TensorExamples(torch.stack(images), labels)
-
-
-@dataclass(frozen=True)
-class _ImageFiles:
-    files: tuple[tuple[str, int], ...]
-    where: str
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from PIL import Image
-
-        file, label = self.files[index]
-        try:
-            with Image.open(file) as image:
-                plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
-                array = np.asarray(plain, np.float32) / 255
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{self.where}: {file!r} cannot be read as an image ({error})") from error
-        channels_first = array[None] if array.ndim == PAIR else array.transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(channels_first)), label
 
 
 def _join_lists(value: Any) -> Tree:
@@ -390,7 +295,7 @@ def _split_column(given: Any) -> tuple[Any, str | None]:
 
 
 def _with_column(dataset: Any, column: str | None) -> Any:
-    complete = column is None or isinstance(dataset, list | tuple | _ImageFolder)
+    complete = column is None or isinstance(dataset, list | tuple | ImageFolder)
     return cast("Any", dataset) if complete else (dataset, column)
 
 
@@ -402,19 +307,19 @@ def _join(pieces: Sequence[Examples], where: str) -> Examples:
     tensors = [piece for piece in pieces if isinstance(piece, TensorExamples)]
     if len(lazy) == len(pieces) and len({piece.collate for piece in lazy}) == 1:
         known = [piece.targets() for piece in lazy] if all(piece.knows_targets for piece in lazy) else None
-        targets = None if known is None else _Constant(join_trees(known))
+        targets = None if known is None else Constant(join_trees(known))
         return LazyExamples(_Joined(tuple(lazy)), lazy[0].collate, known_targets=targets)
     if lazy:
         raise BadInput(f"{where}: devices' datasets are of different kinds; it takes one kind for all")
-    try:
-        return TensorExamples(
-            join_trees([piece.inputs for piece in tensors]), join_trees([piece.targets() for piece in tensors])
-        )
-    except (RuntimeError, KeyError, ValueError, TypeError) as error:
-        forms = sorted({describe_tree(map_tree(lambda leaf: leaf[0], piece.inputs)) for piece in tensors})
-        raise BadInput(
-            f"{where}: devices' examples differ in form ({'; '.join(forms[:3])}); it takes one form for all"
-        ) from error
+    for trees in ([piece.inputs for piece in tensors], [piece.targets() for piece in tensors]):
+        forms = sorted({describe_tree(map_tree(lambda leaf: leaf[0], tree)) for tree in trees})
+        if len(forms) > 1:
+            raise BadInput(
+                f"{where}: devices' examples differ in form ({'; '.join(forms[:3])}); it takes one form for all"
+            )
+    return TensorExamples(
+        join_trees([piece.inputs for piece in tensors]), join_trees([piece.targets() for piece in tensors])
+    )
 
 
 @dataclass(frozen=True)
@@ -437,21 +342,13 @@ class _Joined:
 def _find_targets(dataset: Any) -> Callable[[], Tree] | None:
     """Return a dataset's targets, if it says them like torchvision's do: in an attribute of that name."""
     targets: Any = getattr(dataset, "targets", None)
-    if targets is None or callable(targets) or len(targets) != len(dataset):
+    try:
+        array = np.asarray(targets)
+    except (TypeError, ValueError):
         return None
-    array = np.asarray(targets)
-    if array.dtype.kind not in "biuf":
+    if array.ndim == 0 or len(array) != len(dataset) or array.dtype.kind not in "biuf":
         return None
-    return _Constant(_as_target(torch.from_numpy(np.require(array, requirements=["C", "W"]))))
-
-
-def _as_target(leaf: torch.Tensor) -> torch.Tensor:
-    """Return whole numbers as int64, which torch takes as classes, yes-or-no tables as float32."""
-    if leaf.dtype == torch.bool:
-        return leaf.float() if leaf.dim() > 1 else leaf.long()
-    if leaf.dtype == torch.float64:
-        return leaf.float()
-    return leaf if leaf.is_floating_point() else leaf.long()
+    return Constant(as_target(torch.from_numpy(np.require(array, requirements=["C", "W"]))))
 
 
 def _class_of(module: str, name: str) -> Any:

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +23,7 @@ from fedlga.core.registry import SEAMS
 from fedlga.core.settings import BadInput, choose
 
 TASKS = SEAMS["task"].names  # the built-in ones: modules of the same form as a user's file
+_LIBRARIES = {Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))}
 OPTIONAL = ("loss", "metrics", "partition", "collate", "experiment", "files")
 
 
@@ -75,10 +77,11 @@ class Task:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error in one line, with the user's own line that raised it."""
+    """Return an error in one line, with the user's own line that raised it: the last that is in no library."""
     text = (str(error).splitlines() or [""])[0]
-    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    place = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    own = [f for f in frames if not f.filename.startswith("<") and not _LIBRARIES & set(Path(f.filename).parents)]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
 
 
@@ -119,13 +122,21 @@ def load_task(name: str) -> Task:
         raise BadInput(f"{where}: {error}") from error
 
 
-@functools.lru_cache(maxsize=8)
 def _import_file(path: Path) -> ModuleType:
+    """Import a file, again if it has changed."""
+    try:
+        return _import_content(path, hashlib.sha256(path.read_bytes()).hexdigest())
+    except OSError as error:
+        raise BadInput(f"task: {str(path)!r} cannot be read ({error.strerror})") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _import_content(path: Path, digest: str) -> ModuleType:
     """Import a file under a name of its own; modules beside it can be imported from it."""
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.append(folder)
-    name = f"fedlga_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"fedlga_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

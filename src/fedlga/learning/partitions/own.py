@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedlga.core.settings import BadInput
 from fedlga.learning.partitions.base import Partition
+from fedlga.learning.task import describe_error
 
 if TYPE_CHECKING:
     from fedlga.core.types import Array
@@ -34,18 +36,19 @@ class OwnPartition(Partition):
         if hasattr(self.given, "load_partition"):
             parts: Any = self._ask_partitioner(labels, devices)
         elif callable(self.given):
-            parts = self.given(labels, devices, rng)
+            try:
+                parts = self.given(labels, devices, rng)
+            except BadInput:
+                raise
+            except Exception as error:
+                raise BadInput(f"partition: the task's failed ({describe_error(error)})") from error
         else:
             raise BadInput(f"partition: the task's is a {type(self.given).__name__}; {TAKES}")
         return check_parts(parts, len(labels), devices)
 
     def _ask_partitioner(self, labels: Array, devices: int) -> list[Array]:
         """Let a partitioner of Flower Datasets divide a table with a row an example: it needs no more than labels."""
-        from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs, reportMissingImports]
-
-        partitioner = copy.deepcopy(self.given)  # it takes a dataset only once
-        labels = labels if labels.ndim == 1 else np.zeros(len(labels), int)
-        partitioner.dataset = Dataset.from_dict({ROW: np.arange(len(labels)), LABEL: labels})
+        partitioner = _give_table(self.given, labels)
         try:
             if partitioner.num_partitions != devices:
                 raise BadInput(
@@ -59,11 +62,39 @@ class OwnPartition(Partition):
             raise BadInput(f"partition: the task's partitioner failed ({error}){hint}") from error
 
 
+def _as_rows(device: int, part: Any) -> Array:
+    try:
+        return np.sort(np.asarray(part).reshape(-1))
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"partition: the task's gave device {device} rows that are not numbers ({error})") from error
+
+
+def count_partitions(partitioner: Any, labels: Array) -> int:
+    """Return how many parts a partitioner of Flower Datasets makes: some know it only once they have a table."""
+    try:
+        return int(_give_table(partitioner, labels).num_partitions)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BadInput(
+            f"partition: the task's partitioner failed ({error}); the column of the labels is called {LABEL!r} here"
+        ) from error
+
+
+def _give_table(given: Any, labels: Array) -> Any:
+    from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs, reportMissingImports]
+
+    partitioner = copy.deepcopy(given)  # it takes a dataset only once
+    labels = labels if labels.ndim == 1 else np.zeros(len(labels), int)
+    partitioner.dataset = Dataset.from_dict({ROW: np.arange(len(labels)), LABEL: labels})
+    return partitioner
+
+
 def check_parts(parts: Any, examples: int, devices: int) -> list[Part]:
     """Return each device's rows, sorted; BadInput unless every device has some, and no example has two devices."""
     if isinstance(parts, str) or not hasattr(parts, "__iter__"):
         raise BadInput(f"partition: the task's gave a {type(parts).__name__}; {TAKES}")
-    rows = [np.sort(np.asarray(part).reshape(-1)) for part in parts]
+    rows = [
+        _as_rows(device, part) for device, part in enumerate(parts.values() if isinstance(parts, Mapping) else parts)
+    ]
     if len(rows) != devices:
         raise BadInput(f"partition: the task's gave {len(rows)} parts for {devices} devices")
     for device, part in enumerate(rows):
