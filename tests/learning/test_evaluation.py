@@ -25,7 +25,7 @@ ACCURACY = BUILT_IN["accuracy"]
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
 EXAMPLES = TensorExamples(torch.zeros(8, 1), LABELS)
 RIGHT = torch.tensor([True, False, False, False, True, True, True, False])
-SCORES = Scores(torch.stack([RIGHT.float(), torch.ones(8)], 1)[None], [2.0, 1.0, 1.0])
+SCORES = Scores(torch.stack([RIGHT.float(), torch.ones(8)], 1)[None], [(2.0, 4), (1.0, 2), (1.0, 2)])
 # Device 0 holds class 0 alone, device 1 classes 1 and 2 in equal parts, device 2 mostly class 0.
 HELD = torch.tensor([[2, 0, 0], [0, 1, 1], [3, 1, 0]])
 
@@ -51,10 +51,13 @@ def test_without_slow_devices_or_known_devices_there_is_nothing_to_say_of_them()
     assert (unknown["accuracy"], unknown["accuracy_slow"], unknown["accuracy_worst"]) == (0.5, None, None)
 
 
-def test_a_class_that_is_not_tested_counts_as_wrong():
-    # Device 1 holds classes 1 and 3, and no test example is of class 3: (1 + 0) / 2
+def test_a_class_that_is_not_tested_does_not_count():
+    # Device 1 holds classes 1 and 3, and no test example is of class 3: what counts is class 1, as on device 0.
     held = torch.tensor([[0, 4, 0, 0], [0, 1, 0, 1]])
-    assert evaluate([], held)["accuracy_worst"] == pytest.approx(0.5)
+    assert evaluate([], held)["accuracy_worst"] == evaluate([], held[:1])["accuracy_worst"] == pytest.approx(1.0)
+    nothing = torch.tensor([[0, 0, 0, 2]])
+    assert evaluate([0], nothing)["accuracy_worst"] is None
+    assert evaluate([0], nothing)["accuracy_slow"] is None
 
 
 class Fixed(nn.Module):
@@ -75,7 +78,7 @@ def test_scores_by_hand():
     test_set = TestSet(problem, TensorExamples(torch.zeros(3, 1, 2, 2), labels))
     scores = test_set.score(torch.tensor([math.log(3.0)]))  # class 1 has a chance of 3/4
     assert scores.values.tolist() == [[[0.0, 1.0], [1.0, 1.0], [1.0, 1.0]]]
-    assert scores.losses == [pytest.approx(math.log(4) + 2 * math.log(4 / 3), rel=1e-5)]
+    assert scores.losses == [(pytest.approx(math.log(4) + 2 * math.log(4 / 3), rel=1e-5), 3)]
     assert len(test_set) == 3
     assert model.module.training, "it is ready for training again"
 

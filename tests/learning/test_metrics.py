@@ -29,7 +29,7 @@ def measure(metric, outputs, targets) -> float:
     """Return a metric over all examples, as an evaluation makes it of the scores."""
     values = torch.zeros(0, len(targets), 2) if metric.each is None else metric.each(outputs, targets)[None]
     evaluator = Evaluator([metric], TensorExamples(outputs, targets), [])
-    return evaluator.evaluate(Scores(values, [0.0], outputs))[metric.name]
+    return evaluator.evaluate(Scores(values, [(0.0, 1.0)], outputs))[metric.name]
 
 
 def refusal(given, outputs=SCORES, targets=LABELS) -> str:
@@ -118,10 +118,8 @@ def test_a_built_in_may_have_another_name():
     ("name", "outputs", "targets", "words"),
     [
         ("mse", SCORES, LABELS, ["float32 of 3 x 2", "int64 of 3", "same shape"]),
-        ("mae", NUMBERS, WANTED[:, 0], ["same shape"]),  # would be 3 x 3 numbers
         ("perplexity", NUMBERS, WANTED, ["takes targets that are classes"]),
         ("accuracy", {"a": SCORES}, LABELS, ["tensors", "{a: float32 of 3 x 2}"]),
-        ("accuracy", SCORES[:, 0], LABELS, ["'accuracy' does not fit these outputs"]),
         ("accuracy", SCORES, WANTED, ["accuracy"]),  # broadcast: 3 x 2 answers for 3 x 1 questions
     ],
 )
@@ -129,6 +127,28 @@ def test_a_built_in_that_does_not_fit_is_named(name, outputs, targets, words):
     text = refusal(name, outputs, targets)
     for word in words:
         assert word in text
+
+
+def test_numbers_in_another_form_are_brought_to_one():
+    """(n, 1) and (n,): torch would compare each of three with each of three."""
+    (mae,) = bind("mae", NUMBERS, WANTED)
+    assert measure(mae, NUMBERS, WANTED[:, 0]) == measure(mae, NUMBERS, WANTED)
+
+
+def test_accuracy_of_one_score_for_yes_or_no():
+    # Scores 2, -1, 3, -4 say yes, no, yes, no; yes, no, no, yes is true: two of four.
+    scores, labels = torch.tensor([[2.0], [-1.0], [3.0], [-4.0]]), torch.tensor([1, 0, 0, 1])
+    (accuracy,) = bind("accuracy", scores, labels)
+    assert measure(accuracy, scores, labels) == measure(accuracy, scores[:, 0], labels) == 0.5
+    assert measure(accuracy, scores[:, 0], labels.float()) == 0.5
+
+
+def test_the_classes_of_images_are_in_the_second_dimension():
+    """Four classes, 4 x 4 pixels: the last dimension has the same size."""
+    outputs = torch.zeros(2, 4, 4, 4)
+    outputs[:, 3] = 1.0  # class 3 everywhere
+    (accuracy,) = bind("accuracy", outputs, torch.full((2, 4, 4), 3))
+    assert measure(accuracy, outputs, torch.full((2, 4, 4), 3)) == 1.0
 
 
 # The user's own

@@ -162,7 +162,7 @@ def test_a_model_with_batch_norm_that_comes_with_data_has_buffers():
     [
         (torch.tensor([0, 1]), "got x with float32 of 3 x 4 and y with int64 of 2; it takes as many examples in both"),
         (torch.tensor([]), "got x with float32 of 3 x 4 and y with float32 of 0; it takes as many examples in both"),
-        (torch.tensor([0.0, 1.0, 1.0]), r"model\(\) gives float32 of 2 x 2 for targets float32 of 2; it takes as many"),
+        (torch.tensor([0.0, 1.0, 1.0]), r"model\(\) gives float32 of 3 x 2 for targets float32 of 3; it takes as many"),
         (torch.tensor([0, 1, -1]), r"data\(\) gave a label of -1, and model\(\) scores 2 classes"),
     ],
 )

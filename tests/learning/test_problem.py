@@ -159,10 +159,29 @@ def test_a_column_is_never_broadcast(targets):
     assert float(own.model.criterion(outputs, targets)) == pytest.approx((0.25 + 1.0) / 4)
 
 
-def test_metrics_of_the_task_get_targets_in_the_form_of_the_outputs():
-    shapes = []
-    fit(linear(1), FLOATS, metrics={"mine": lambda o, t: shapes.append((o.shape, t.shape)) or 1.0})
-    assert {(o == t) for o, t in shapes} == {True}
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda o, t: ((o - t) ** 2).mean(),  # would compare all with all
+        lambda o, t: ((o.squeeze(1) - t) ** 2).mean(),  # brings them to one form itself
+        lambda o, t: ((o - t.reshape(-1, 1)) ** 2).mean(),
+        nn.MSELoss(),
+        lambda o, t: nn.functional.mse_loss(o.squeeze(1), t),
+    ],
+)
+def test_a_loss_of_the_user_s_own_never_compares_all_with_all(function):
+    """(n, 1) outputs and (n,) targets, whatever the function does about it."""
+    problem = fit(linear(1), FLOATS, loss=function, metrics={"mine": function, "mse": "mse"})
+    inputs, targets = X, FLOATS
+    outputs = problem.model.call(inputs).detach()
+    expected = float(((outputs[:, 0] - targets) ** 2).mean())
+    assert float(problem.loss(outputs, targets)) == pytest.approx(expected, rel=1e-5)
+    assert problem.metrics[0].whole(outputs, targets) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(reduction="sum"), lambda o, t: ((o - t[:, None]) ** 2).sum()])
+def test_a_loss_that_is_a_sum_is_refused(loss):
+    assert "loss() gives the sum over the examples" in refusal(linear(1), FLOATS, loss=loss)
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
@@ -218,7 +237,7 @@ class NeedsArguments(nn.Module):
     ("loss", "words"),
     [
         ("mse", ["loss is a str", "a torch loss or a function of outputs and targets"]),
-        (lambda o, t: (o - t).square(), ["loss() gave float32 of 2 x 1", "one number, the mean loss"]),
+        (lambda o, t: (o - t).square(), ["loss() gave float32 of 2 x 2", "one number, the mean loss"]),
         (lambda o, t: 1.0, ["loss() gave float", "one number"]),
         (lambda o, t: None, ["loss() gave NoneType"]),
         (lambda o, t: (o - t).square().mean().detach(), ["loss() cannot be differentiated"]),
@@ -268,10 +287,10 @@ class InTraining(nn.Linear):
         (lambda: nn.Linear(3, 1).double(), FLOATS, ["parameters of torch.float64", "it takes torch.float32"]),
         (lambda: nn.Linear(5, 1), FLOATS, ["model() does not take these inputs, float32 of 3 each"]),
         (Summed, FLOATS, ["gives float32 of no dimension for 2 examples", "one output an example"]),
-        (Named, FLOATS, ["{logits: float32 of 2 x 1}", "without a loss(outputs, targets)"]),
-        (linear(2), FLOATS, ["gives float32 of 2 x 2 for targets float32 of 2", "as many numbers"]),
+        (Named, FLOATS, ["{logits: float32 of 4 x 1}", "without a loss(outputs, targets)"]),
+        (linear(2), FLOATS, ["gives float32 of 4 x 2 for targets float32 of 4", "as many numbers"]),
         (linear(1), CLASSES, ["whole numbers, so classes", "give y as float"]),
-        (linear(3), CLASSES[:, None], ["outputs are float32 of 2 x 3 for targets int64 of 2 x 1"]),
+        (linear(3), CLASSES[:, None], ["outputs are float32 of 4 x 3 for targets int64 of 4 x 1"]),
         (linear(2), CLASSES, ["a label of 2, and model() scores 2 classes", "labels from 0 to 1"]),
         (linear(3), CLASSES - 1, ["a label of -1, and model() scores 3 classes"]),
         (PerPosition, torch.full((4, 3), 5), ["a label of 5, and model() scores 5 classes", "-100 for none"]),

@@ -191,7 +191,7 @@ def test_labels_are_read_only_if_that_is_quick_or_needed():
     assert find_labels(slow, None, needed=True) is None
     known = LazyExamples(Unread(), collate_pairs, known_targets=lambda: torch.arange(10) % 2)
     assert find_labels(known, 2, needed=False).tolist() == [0, 1] * 5
-    with pytest.raises(AssertionError):
+    with pytest.raises(BadInput, match="it was read"):
         find_labels(slow, 2, needed=True)
 
 

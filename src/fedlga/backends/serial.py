@@ -52,13 +52,7 @@ class SerialBackend(Backend):
 
     def score(self, w: Vector, buffers: Vector | None) -> Scores:  # noqa: D102
         assert self._test_set is not None, "no test data was given"
-        if self._ranges is None:
-            return self._test_set.score(w, buffers)
-        pieces: list[Scores] = []
-        for device, (start, end) in enumerate(self._ranges):
-            own = self._devices.personalise(w, buffers, self._store.read(device))
-            pieces.append(self._test_set.score(*own, start, end))
-        return join_scores(pieces)
+        return score_here(self._devices, self._test_set, self._store, self._ranges, w, buffers)
 
     def memories(self) -> Iterable[tuple[int, Memory]]:  # noqa: D102
         return self._store.memories()
@@ -68,3 +62,16 @@ class SerialBackend(Backend):
 
     def close(self) -> None:  # noqa: D102
         self._shared.close()
+
+
+def score_here(
+    devices: Devices, test_set: TestSet, store: MemoryStore, ranges: Ranges | None, w: Vector, buffers: Vector | None
+) -> Scores:
+    """Evaluate weights in this process; with `ranges`, each device with what it keeps to itself."""
+    if ranges is None:
+        return test_set.score(w, buffers)
+    pieces: list[Scores] = []
+    for device, (start, end) in enumerate(ranges):
+        own = devices.personalise(w, buffers, store.read(device))
+        pieces.append(test_set.score(*own, start, end))
+    return join_scores(pieces)

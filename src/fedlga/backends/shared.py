@@ -18,6 +18,7 @@ _DTYPES = {
     for dtype in (
         *(torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool),
         *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint16, torch.uint32, torch.uint64),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def main() -> None:
     except BrokenPipeError:  # `fedlga ... | head`
         sys.stderr.close()
         sys.exit(1)
+    except Exception as error:  # of a task's or a plug-in's own code, in the middle of a run, or a mistake of ours
+        if os.environ.get("FEDLGA_TRACEBACK"):
+            raise
+        fail(f"{describe_failure(error)} (FEDLGA_TRACEBACK=1 shows where)", code=1)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return an unexpected error in one line; a worker's is the last line of what it reported."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if type(error).__name__ == "WorkerFailed":
+        return f"a worker failed: {lines[-1] if lines else 'no reason given'}"
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def fail(message: str, code: int = 2) -> None:

@@ -20,7 +20,7 @@ class Scores:
     """What evaluating weights on the test data gives."""
 
     values: torch.Tensor  # metrics that examples have x examples x 2: a sum, and what it is to be divided by
-    losses: list[float]  # the summed loss of each batch
+    losses: Sequence[tuple[float, float]]  # of each batch: the summed loss, and what it is to be divided by
     outputs: Any = None  # of the model, for all examples, if a metric needs them all at once
 
 

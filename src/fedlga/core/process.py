@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 from collections.abc import Generator
 
+import numpy as np
 import torch
 
 
@@ -19,6 +21,22 @@ def one_thread() -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def seed_generators(seed: int) -> Generator[None]:
+    """Seed the generators of Python, numpy and torch inside the `with`, and put their states back after it."""
+    python, numpy = random.getstate(), np.random.get_state()
+    cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=cuda):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def count_cores() -> int:

@@ -156,7 +156,7 @@ def connect(
             closing.callback(shared.close)
             store = MemoryStore(shared, e.memory_limit * 1e9)
             setup |= {"data_dir": str(Path(data_dir).resolve())} if data_dir else {}
-            own = None if task.named else client_app(task=task)
+            own = None if task.named or task.source else client_app(task=task)  # a file is read by the nodes
             grid = closing.enter_context(simulate_grid(e.devices, workers, own or app))
             backend = FlowerBackend(grid, test_set, setup, node_options(e), store=store, strict=True)
             backend.wait_for_all(e.patience)  # all of them come, but a busy machine takes long to start Ray

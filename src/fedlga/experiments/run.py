@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,10 @@ def run_and_record(
         except GeneratorExit:
             _close(folder, e, state, records, opened)
             raise
+        except Exception:  # what was done before it is kept, if that can still be written
+            with suppress(Exception):
+                _close(folder, e, state, records, opened)
+            raise
         _close(folder, e, state, records, opened)
 
 
@@ -224,7 +228,8 @@ def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
             counts = [[len(part)] for part in split.parts] if split.held is None else split.held.tolist()
             write_atomically(folder / PARTITION, json.dumps({"counts": counts}) + "\n")
         if e.task is not None and Path(e.task).is_file():
-            write_atomically(folder / TASK, Path(e.task).read_text(encoding="utf-8"))
+            shutil.copyfile(e.task, folder / f"{TASK}.half")
+            (folder / f"{TASK}.half").replace(folder / TASK)
         write_atomically(folder / EXPERIMENT, e.to_toml())
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error

@@ -30,6 +30,7 @@ from fedlga.learning.compiled_step import choose
 from fedlga.learning.datasets.cache import cache_folder, fetch_files, ignore_progress, load
 from fedlga.learning.evaluation import Evaluator, TestSet
 from fedlga.learning.examples import Examples, TensorExamples
+from fedlga.learning.fingerprint import take_fingerprint
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.metrics import LOSS
 from fedlga.learning.named import named_task
@@ -37,13 +38,16 @@ from fedlga.learning.partitions.own import count_partitions
 from fedlga.learning.problem import Problem, fit_task
 from fedlga.learning.reading import TaskData, read_task_data
 from fedlga.learning.splitting import Split, find_labels, split_examples
-from fedlga.learning.task import Task, describe_for_worker, load_task
+from fedlga.learning.task import Task, describe_error, describe_for_worker, load_task
 from fedlga.learning.training import Devices, TrainingOptions, steps_in_epoch
 
 if TYPE_CHECKING:
     from fedlga.backends.flower.ray import MessageGrid
     from fedlga.core.types import Array
     from fedlga.learning.datasets.sources import Progress
+
+
+TRIED = 64  # test examples that are evaluated before the run begins
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,7 @@ def simulate(
             problem.model.load(start.w, start.buffers)
         test_set = TestSet(problem, split.test.to(device) if here else split.test, e.resize)
         limit = e.memory_limit * 1e9
+        try_test_set(test_set, start)
         if e.backend == "flower":
             from fedlga.experiments.flower_client import connect
 
@@ -119,6 +124,7 @@ def simulate(
         else:
             known = {"task": describe_task(data), "seed": e.seed, "device": str(device), "target": e.metric}
             known |= {"method": e.method, "settings": e.settings("method")}
+            known["fingerprint"] = take_fingerprint(problem.model, split.train, split.test)
             backend = PoolBackend(
                 devices,
                 test_set,
@@ -137,8 +143,22 @@ def simulate(
         yield Simulation(e, federation, start, problem.model, devices, split)
 
 
+def try_test_set(test_set: TestSet, start: ServerState) -> None:
+    """Evaluate some test examples before anything is trained; BadInput if they do not fit the model and the metrics."""
+    try:
+        with one_thread():
+            test_set.score(start.w, start.buffers, 0, min(TRIED, len(test_set)))
+    except BadInput:
+        raise
+    except Exception as error:  # of the user's model or loss
+        raise BadInput(f"data(): the test examples do not fit the model ({describe_error(error)})") from error
+
+
 def bind_task(experiment: Experiment, task: Task | None) -> Experiment:
     """Return the experiment for a task that was made in Python; the experiment itself if there is none."""
+    if task is None and experiment.task is not None and not experiment.task.startswith(IN_PYTHON):
+        task = load_task(experiment.task)
+        return experiment.for_task(experiment.task, task.experiment)
     if task is None or experiment.task is not None:
         return experiment
     return experiment.for_task(task.source or f"{IN_PYTHON}{task.name}", task.experiment)
@@ -277,7 +297,10 @@ def fit_experiment(experiment: Experiment, data: TaskData) -> tuple[Experiment, 
         devices = e.devices or (_count_parts(data, problem) if partition == OWN else DEFAULT_DEVICES)
         cohort = e.cohort or min(DEFAULT_COHORT, devices)
         e = e.changed({"partition": partition, "devices": devices, "cohort": cohort})
-    return _choose_metric(e.resolved(), problem), problem
+    e = _choose_metric(e.resolved(), problem)
+    higher = e.better == "higher"
+    metrics = [dataclasses.replace(m, higher_is_better=higher) if m.name == e.metric else m for m in problem.metrics]
+    return e, dataclasses.replace(problem, metrics=metrics)
 
 
 def _count_parts(data: TaskData, problem: Problem) -> int:
@@ -356,4 +379,5 @@ def describe_task(data: TaskData) -> dict[str, Any]:
     """Return what a worker needs to make the same task; data in memory is shared with it, and not sent."""
     task = data.task
     made_here = not task.source and not task.named
-    return describe_for_worker(dataclasses.replace(task, data=None) if made_here and data.train.in_memory else task)
+    in_memory = data.train.in_memory is not None and (data.test is None or data.test.in_memory is not None)
+    return describe_for_worker(dataclasses.replace(task, data=None) if made_here and in_memory else task)

@@ -16,8 +16,8 @@ from fedlga.core.backend import Scores
 from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
 from fedlga.learning.examples import Examples, move_batch
-from fedlga.learning.metrics import LOSS, NamedMetric
-from fedlga.learning.problem import Problem, align_targets, resize_batch
+from fedlga.learning.metrics import IGNORED, LOSS, NamedMetric, class_dimension
+from fedlga.learning.problem import Problem, resize_batch, sequence_cross_entropy
 from fedlga.learning.trees import Tree, join_trees, map_tree
 
 if TYPE_CHECKING:
@@ -62,20 +62,25 @@ class TestSet:
     def score(self, w: Vector, buffers: Vector | None = None, start: int = 0, end: int | None = None) -> Scores:
         """Return the metrics of the examples in [start, end) under weights `w`, and the summed loss of each batch."""
         end = len(self) if end is None else end
-        model, each = self.problem.model, self.each_metrics
+        model = self.problem.model
         model.load(w, buffers)
         model.module.eval()
+        with torch.random.fork_rng(devices=[]):
+            return self._score(start, end)
+
+    def _score(self, start: int, end: int) -> Scores:
+        model, each = self.problem.model, self.each_metrics
         values = torch.zeros(len(each), end - start, 2, device=CPU)
-        losses: list[float] = []
+        losses: list[tuple[float, float]] = []
         kept: list[Any] = []
         for first in range(start, end, self.batch):
+            torch.manual_seed(first)  # for models that draw also when they are tested
             last = min(first + self.batch, end)
             batch = move_batch(self.examples.piece(first, last), model.device)
             inputs, targets = resize_batch(batch, self.resize)
             outputs = model.call(inputs)
             if isinstance(outputs, torch.Tensor) and outputs.is_floating_point():
                 outputs = outputs.float()  # sums over examples in lower precision would lose them
-            targets = align_targets(outputs, targets)
             for row, metric in enumerate(each):
                 assert metric.each is not None
                 values[row, first - start : last - start] = metric.each(outputs, targets).to(CPU)
@@ -83,16 +88,31 @@ class TestSet:
             if self.keeps_outputs:
                 kept.append(map_tree(_as_float32, outputs))
         model.module.train()
-        return Scores(values, losses, join_trees(kept) if kept else None)
+        return Scores(values, losses, _join_outputs(kept) if kept else None)
 
-    def _sum_loss(self, outputs: Any, targets: Tree, count: int) -> float:
+    def _sum_loss(self, outputs: Any, targets: Tree, count: int) -> tuple[float, float]:
+        """Return the summed loss of a batch, and what it is to be divided by: its examples, or its positions."""
         if self.problem.loss is functional.cross_entropy:
-            return float(functional.cross_entropy(outputs, targets, reduction="sum"))
-        return float(self.problem.loss(outputs, targets)) * count
+            return float(functional.cross_entropy(outputs, targets, reduction="sum")), count
+        if self.problem.loss is sequence_cross_entropy:
+            scores = outputs.movedim(class_dimension(outputs, targets), 1)
+            total = functional.cross_entropy(scores, targets, reduction="sum", ignore_index=IGNORED)
+            return float(total), float((targets != IGNORED).sum())
+        return float(self.problem.loss(outputs, targets)) * count, count
 
 
 def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.to(CPU, torch.float32) if leaf.is_floating_point() else leaf.to(CPU)
+
+
+def _join_outputs(pieces: Sequence[Any]) -> Any:
+    try:
+        return join_trees(pieces)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise BadInput(
+            "metrics(): a metric over all of the test data needs outputs of one shape, and these differ from batch to "
+            "batch; return a value for each example"
+        ) from error
 
 
 def join_scores(pieces: Sequence[Scores]) -> Scores:
@@ -140,7 +160,8 @@ class Evaluator:
 
     def evaluate(self, scores: Scores) -> Metrics:
         """Return the metrics of the weights that were scored."""
-        loss = sum(scores.losses) / self._count
+        weight = sum(count for _, count in scores.losses)
+        loss = sum(total for total, _ in scores.losses) / weight if weight else math.nan
         values: Metrics = dict.fromkeys(self.names)
         values[LOSS] = loss
         row = 0
@@ -167,9 +188,8 @@ class Evaluator:
         if metric.whole is None:
             return None
         rows = torch.cat([torch.arange(start, end, device=CPU) for start, end in ranges])
-        all_targets = align_targets(outputs, self._targets)
         chosen, targets = (
-            map_tree(lambda leaf: leaf.to(CPU).index_select(0, rows), tree) for tree in (outputs, all_targets)
+            map_tree(lambda leaf: leaf.to(CPU).index_select(0, rows), tree) for tree in (outputs, self._targets)
         )
         return metric.whole(chosen, targets)
 
@@ -205,16 +225,19 @@ class _ClassShares:
     def __init__(self, labels: torch.Tensor, held: torch.Tensor, slow: Sequence[int]) -> None:
         self._labels = labels.to(CPU)
         held = held.double()
+        held = held * (torch.bincount(self._labels, minlength=held.shape[1]) > 0)  # classes that can be tested
         self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data
         together = held[list(slow)].sum(0)
-        self._slow = together / together.sum() if slow else None
+        self._slow = together / together.sum() if slow and float(together.sum()) > 0 else None
 
-    def measure(self, metric: NamedMetric, each: torch.Tensor) -> tuple[float | None, float]:
+    def measure(self, metric: NamedMetric, each: torch.Tensor) -> tuple[float | None, float | None]:
         classes = self._shares.shape[1]
         sums, counts = (
             torch.bincount(self._labels, weights=each[:, column], minlength=classes).float() for column in (0, 1)
         )
         by_class = (sums / counts.clamp(min=1)).double()
         slow = None if self._slow is None else metric.finish(float(self._slow @ by_class))
-        devices = self._shares @ by_class
+        devices = (self._shares @ by_class)[self._shares.isfinite().all(1)]
+        if len(devices) == 0:
+            return slow, None
         return slow, metric.finish(float(devices.min() if metric.higher_is_better else devices.max()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -150,6 +151,10 @@ class LazyExamples(Examples):
     def _read(self, rows: Sequence[int] | Array) -> Batch:
         read_many = getattr(self._dataset, "__getitems__", None)  # torch's and Hugging Face's faster way
         numbers = [int(row) for row in rows]
+        with CPU if torch.get_default_device() != CPU else nullcontext():  # torch's own collation asks the default
+            return self._read_and_collate(numbers, read_many)
+
+    def _read_and_collate(self, numbers: list[int], read_many: Any) -> Batch:
         try:
             items = read_many(numbers) if read_many else [self._dataset[row] for row in numbers]
         except BadInput:

@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from fedlga.core.settings import BadInput, suggest
+from fedlga.learning.forms import align_targets, aligned, broadcasts
 from fedlga.learning.trees import Tree, describe_tree, name_type
 
 LOSS = "loss"
@@ -65,12 +66,15 @@ def _pair(sums: torch.Tensor, counts: torch.Tensor | float) -> torch.Tensor:
 def _accuracy(outputs: Tree, targets: Tree) -> torch.Tensor:
     """Count the right ones: of one label an example, of one label a position, or of several labels an example."""
     _need_tensors("accuracy", outputs, targets)
+    targets = align_targets(outputs, targets)
     if targets.is_floating_point():  # several labels: a score above 0 says yes
         if outputs.shape != targets.shape:
             form = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
             raise BadInput(f"metrics: accuracy of several labels takes the same shape, not {form}")
         right = (outputs > 0) == (targets > 0.5)  # noqa: PLR2004
-        return _pair(right.flatten(1).sum(1), math.prod(targets.shape[1:]))
+        return _pair(right.reshape(len(right), -1).sum(1), math.prod(targets.shape[1:]))
+    if targets.dim() == 1 and outputs.numel() == len(targets):  # one score for yes or no
+        return _pair((outputs.reshape(-1) > 0) == (targets == 1), 1.0)
     if targets.dim() == 1:
         return _pair(outputs.argmax(1) == targets, 1.0)
     predicted = outputs.argmax(class_dimension(outputs, targets))
@@ -91,6 +95,7 @@ def _perplexity(outputs: Tree, targets: Tree) -> torch.Tensor:
 def _distance(measure: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tree, Tree], torch.Tensor]:
     def each(outputs: Tree, targets: Tree) -> torch.Tensor:
         _need_tensors("this metric", outputs, targets)
+        targets = align_targets(outputs, targets)
         if outputs.shape != targets.shape:
             raise BadInput(
                 f"metrics: outputs are {describe_tree(outputs)} and targets {describe_tree(targets)}; "
@@ -115,10 +120,12 @@ BUILT_IN: Mapping[str, NamedMetric] = {
 
 def class_dimension(outputs: torch.Tensor, targets: torch.Tensor) -> int:
     """Return the dimension of the outputs that holds a score a class: the last, or (images) the second."""
-    if outputs.shape[:-1] == targets.shape:
-        return outputs.dim() - 1
-    if outputs.dim() > 1 and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape):
+    last = outputs.shape[:-1] == targets.shape
+    second = outputs.dim() > 1 and (outputs.shape[0], *outputs.shape[2:]) == tuple(targets.shape)
+    if second and (outputs.dim() >= 4 or not last):  # noqa: PLR2004  (images have their channels there)
         return 1
+    if last:
+        return outputs.dim() - 1
     raise BadInput(
         f"model(): its outputs are {describe_tree(outputs)} for targets {describe_tree(targets)}; "
         "it takes one score a class for each target"
@@ -187,6 +194,8 @@ def _bind(name: Any, metric: Any, outputs: Tree, targets: Tree) -> NamedMetric:
 
 def _fit(name: str, function: Function, outputs: Tree, targets: Tree, *, higher: bool) -> NamedMetric:
     """Return the metric behind a function: one number for each example, or one for all of them."""
+    if broadcasts(function, outputs, targets):
+        function = aligned(function)
     value = _call(name, function, outputs, targets)
     count = len(targets) if isinstance(targets, torch.Tensor) else None
     if isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == count and count != 1:

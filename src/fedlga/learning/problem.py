@@ -6,21 +6,23 @@ import copy
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from fedlga.core.process import seed_generators
 from fedlga.core.randomness import Stream, torch_seed
 from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
 from fedlga.learning.augment import resize_images
 from fedlga.learning.examples import Examples
 from fedlga.learning.flat_model import BATCH_NORMS, FlatModel, call_module
+from fedlga.learning.forms import align_targets, aligned, broadcasts
 from fedlga.learning.metrics import BUILT_IN, LOSS, NamedMetric, class_dimension, collect_metrics
 from fedlga.learning.task import Task, describe_error
 from fedlga.learning.torch_private import speed_up_products
@@ -61,8 +63,7 @@ def fit_task(
     """
     batch = examples.batch(torch.tensor([0, len(examples) - 1], device="cpu"))
     batch = resize_batch(batch, resize)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, Stream.WEIGHTS))
+    with seed_generators(torch_seed(seed, Stream.WEIGHTS)):
         with CPU:  # whatever torch's default device is
             module = task.call("model")
         if not isinstance(module, nn.Module):
@@ -70,10 +71,10 @@ def fit_task(
         _check_parameters(task, module)
         probe = copy.deepcopy(module).eval()
         outputs = _try_model(task, probe, batch[0])
-        criterion = _choose_loss(task, outputs, batch[1], device)
         rows = torch.from_numpy(np.unique(np.linspace(0, len(examples) - 1, PROBED).astype(np.int64)))
         some = resize_batch(examples.batch(rows), resize)
         outputs = _try_model(task, probe, some[0])
+        criterion = _choose_loss(task, outputs, some[1], device)
         if task.named and outputs.shape[1] != task.named["classes"]:
             scores, wanted = outputs.shape[1], task.named["classes"]
             raise BadInput(f"model: {task.name!r} scores {scores} classes, and the dataset has {wanted}")
@@ -104,6 +105,12 @@ def resize_batch(batch: Batch, side: int) -> Batch:
 
 def _check_parameters(task: Task, module: nn.Module) -> None:
     trainable = [p for p in module.parameters() if p.requires_grad]
+    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+        raise BadInput(f"{task.where}model() has lazy layers without a size; call it once on an example in model()")
+    try:
+        copy.deepcopy(module)
+    except Exception as error:
+        raise BadInput(f"{task.where}model() cannot be copied ({describe_error(error)})") from error
     if not trainable:
         raise BadInput(f"{task.where}model() has no trainable parameters")
     if others := {str(p.dtype) for p in trainable if p.dtype not in FLOATS}:
@@ -150,11 +157,15 @@ def _choose_loss(task: Task, outputs: Any, targets: Tree, device: torch.device) 
                 "it takes a torch loss or a function of outputs and targets"
             )
         if isinstance(loss, nn.Module):
+            if any(p.requires_grad for p in loss.parameters()):
+                raise BadInput(
+                    f"{task.where}loss has parameters of its own, which nothing trains; put them into model()"
+                )
             loss = loss.to(device)
         if loss is functional.cross_entropy:
             return functional.cross_entropy
-        given: Callable[[Any, Any], Any] = loss
-        return lambda outputs, targets: given(outputs, align_targets(outputs, targets))
+        given: Criterion = cast("Criterion", loss)
+        return aligned(given) if broadcasts(given, outputs, targets) else given
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         raise BadInput(
             f"{task.where}model() gives {describe_tree(outputs)} for targets {describe_tree(targets)}; "
@@ -186,22 +197,9 @@ def sequence_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torc
     return functional.cross_entropy(outputs.movedim(class_dimension(outputs, targets), 1), targets)
 
 
-def align_targets(outputs: Any, targets: Tree) -> Tree:
-    """Return number targets in the form of the outputs, if only dimensions of one differ: torch would broadcast."""
-    if (
-        isinstance(outputs, torch.Tensor)
-        and isinstance(targets, torch.Tensor)
-        and targets.is_floating_point()
-        and outputs.shape != targets.shape
-        and [size for size in outputs.shape if size != 1] == [size for size in targets.shape if size != 1]
-    ):
-        return targets.reshape(outputs.shape)
-    return targets
-
-
 def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
     try:
-        outputs = call_module(copy.deepcopy(module), batch[0])
+        outputs = call_module(copy.deepcopy(module).train(), batch[0])
     except Exception as error:
         raise BadInput(f"{task.where}model() failed in training ({describe_error(error)})") from error
     form = f"outputs {describe_tree(outputs)} and targets {describe_tree(batch[1])}"
@@ -217,6 +215,17 @@ def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch)
         loss.backward()
     except RuntimeError as error:
         raise BadInput(f"{task.where}loss() cannot be differentiated ({describe_error(error)})") from error
+    _check_mean(task, criterion, module, batch)
+
+
+def _check_mean(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
+    """Refuse a loss that is a sum over examples: every example twice would have twice the loss."""
+    twice = [map_tree(lambda leaf: torch.cat([leaf, leaf]), tree) for tree in batch]
+    with torch.no_grad():
+        value = float(criterion(call_module(copy.deepcopy(module).eval(), twice[0]), twice[1]))
+        single = float(criterion(call_module(copy.deepcopy(module).eval(), batch[0]), batch[1]))
+    if abs(single) > 1e-6 and abs(value - 2 * single) < 1e-3 * abs(single):  # noqa: PLR2004
+        raise BadInput(f"{task.where}loss() gives the sum over the examples; it takes their mean")
 
 
 def _find_changing_buffers(task: Task, module: nn.Module, batch: Batch) -> list[str]:
@@ -250,6 +259,8 @@ def _takes_channels_last(module: nn.Module, criterion: Criterion, batch: Batch) 
     probe = FlatModel(copy.deepcopy(module).train())
     try:
         criterion(probe.call(batch[0]), batch[1]).backward()
+        probe.module.eval()
+        probe.call(batch[0])
     except RuntimeError:
         return False
     return True
@@ -295,7 +306,7 @@ def _choose_metrics(task: Task, criterion: Criterion, outputs: Any, targets: Tre
     if task.metrics is not None:
         given = task.call("metrics")
         try:
-            return collect_metrics(given, outputs, align_targets(outputs, targets))
+            return collect_metrics(given, outputs, targets)
         except BadInput as error:
             raise BadInput(f"{task.where}{error}") from error
     defaults: dict[Any, list[str]] = {

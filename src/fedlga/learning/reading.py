@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from fedlga.core.process import seed_generators
 from fedlga.core.settings import BadInput
 from fedlga.learning.examples import Constant, Examples, LazyExamples, TensorExamples, as_target, collate_pairs
 from fedlga.learning.folders import ImageFolder, describe_reason, list_folder
@@ -41,7 +42,9 @@ class TaskData:
 
 def read_task_data(task: Task, *arguments: Any) -> TaskData:
     """Return a task's data; BadInput names what `data()` gave and what it takes."""
-    return read_data(task, task.call("data", *arguments))
+    with seed_generators(0):  # every process that reads it gets the same
+        given = task.call("data", *arguments)
+    return read_data(task, given)
 
 
 def read_data(task: Task, given: Any) -> TaskData:
@@ -68,6 +71,7 @@ class _Reader:
 
     def __init__(self, task: Task) -> None:
         self._collate = task.collate
+        self._columns: list[Any] | None = None  # of the inputs of the first frame
         self.where = f"{task.where}data()"
 
     def read_parts(
@@ -167,6 +171,9 @@ class _Reader:
                 raise BadInput(f"{self.where}: {what} holds {array.dtype}; it takes numbers of 64 bits at most")
             array = array.astype(array.dtype.newbyteorder("="), copy=False)
             leaf = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # a copy, if it cannot be written
+        if leaf.layout != torch.strided or leaf.is_complex():
+            kind = "complex numbers" if leaf.is_complex() else "a sparse tensor"
+            raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers, dense")
         if leaf.dim() == 0:
             raise BadInput(f"{self.where}: {what} is a single number; it takes one row an example")
         leaf = leaf.detach()
@@ -206,7 +213,13 @@ class _Reader:
             values = np.unique(target.astype(str).to_numpy(), return_inverse=True)[1]
         else:
             values = target.to_numpy()
-        return self._read_arrays(what, frame[others].to_numpy(dtype=np.float32), values)
+        if self._columns is not None and set(others) != set(self._columns):
+            odd = sorted(map(str, set(others) ^ set(self._columns)))[0]
+            raise BadInput(
+                f"{self.where}: {_for(what)}frames differ in column {odd!r}; it takes the same columns in all"
+            )
+        self._columns = self._columns or others  # the order of the first frame is that of all
+        return self._read_arrays(what, frame[self._columns].to_numpy(dtype=np.float32), values)
 
     def _read_hugging_face(self, what: str, dataset: Any, column: str | None) -> LazyExamples:
         """Return a Hugging Face dataset, read row by row from its files."""
@@ -242,7 +255,7 @@ class _Reader:
         except Exception as error:
             raise BadInput(f"{self.where}: the dataset does not say its length ({describe_reason(error)})") from error
         if self._collate is not None:
-            return LazyExamples(dataset, self._collate, known_targets=_find_targets(dataset))
+            return LazyExamples(dataset, self._collate)
         if count:
             try:
                 item = dataset[0]
@@ -346,9 +359,19 @@ def _find_targets(dataset: Any) -> Callable[[], Tree] | None:
         array = np.asarray(targets)
     except (TypeError, ValueError):
         return None
-    if array.ndim == 0 or len(array) != len(dataset) or array.dtype.kind not in "biuf":
+    if array.ndim == 0 or len(array) != len(dataset) or len(array) == 0 or array.dtype.kind not in "biuf":
         return None
-    return Constant(as_target(torch.from_numpy(np.require(array, requirements=["C", "W"]))))
+    targets = as_target(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+    for row in {0, len(array) // 2, len(array) - 1}:  # a transform may change what the attribute says
+        try:
+            read = torch.as_tensor(dataset[row][1], device="cpu")
+        except Exception:  # it is named when the row is needed
+            return None
+        if read.shape != targets[row].shape or not torch.equal(
+            as_target(read[None])[0].double(), targets[row].double()
+        ):
+            return None
+    return Constant(targets)
 
 
 def _class_of(module: str, name: str) -> Any:

@@ -52,7 +52,8 @@ def split_examples(
     Without a test set, a fifth is held out: of every device's own data if the data came by device, if there are no
     classes, or if `own_tests` asks for it; otherwise of all data, before devices get the rest.
     """
-    labels = find_labels(data.train, classes, needed=partition.needs_classes)
+    own = isinstance(partition, OwnPartition) and partition.given is not None  # it may look at them
+    labels = find_labels(data.train, classes, needed=partition.needs_classes or own)
     if partition.needs_classes and labels is None:
         raise BadInput(
             "partition: it divides the data by classes, and the targets are not one class an example; "
@@ -62,7 +63,7 @@ def split_examples(
         if devices != len(data.parts):
             raise BadInput(f"devices: got {devices}; the data comes in {len(data.parts)} parts, one a device")
         return _split_natural(data, labels, classes, seed)
-    targets = _targets_for(data, labels)
+    targets = _targets_for(data, labels, needed=own)
     if data.test is not None:
         parts = make_parts(partition, targets, classes or 0, devices, seed)
         return Split(data.train, parts, data.test, None, labels, classes)
@@ -86,12 +87,11 @@ def find_labels(examples: Examples, classes: int | None, *, needed: bool) -> Arr
     return examples.targets().cpu().numpy()
 
 
-def _targets_for(data: TaskData, labels: Array | None) -> Array:
+def _targets_for(data: TaskData, labels: Array | None, *, needed: bool) -> Array:
     """Return what a partition gets: labels, number targets, or zeros if targets are no single array."""
     if labels is not None:
         return labels
-    memory = data.train.in_memory
-    targets = memory.targets() if memory is not None else None
+    targets = data.train.targets() if needed or data.train.in_memory is not None else None
     return targets.cpu().numpy() if isinstance(targets, torch.Tensor) else np.zeros(len(data.train))
 
 

@@ -65,7 +65,7 @@ class Task:
             return given(*arguments)
         except BadInput:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadInput(f"{self.where}{function}() failed: {describe_error(error)}") from error
 
     @property
@@ -135,7 +135,7 @@ def _import_content(path: Path, digest: str) -> ModuleType:
     """Import a file under a name of its own; modules beside it can be imported from it."""
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.append(folder)
+        sys.path.insert(0, folder)  # as Python does for a script
     name = f"fedlga_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -146,7 +146,7 @@ def _import_content(path: Path, digest: str) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise BadInput(f"task: {path.name} is not valid Python: {error.msg} (line {error.lineno})") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(f"task: {path.name} cannot be imported: {describe_error(error)}") from error
     return module
 

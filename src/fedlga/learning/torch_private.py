@@ -86,6 +86,8 @@ class _LargeLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         (g,), (x, weight) = gradients, ctx.saved_tensors
         rows, inputs = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+        if torch.is_grad_enabled():  # a gradient of this gradient is wanted, which oneDNN's product does not have
+            return g @ weight, rows.t() @ inputs, rows.sum(0)
         of_x = _product(g, weight.t()) if ctx.needs_input_grad[0] else None
         return of_x, _product(rows.t(), inputs.t()), rows.sum(0)
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedlga.core.method import Method
+from fedlga.core.process import seed_generators
 from fedlga.core.randomness import Stream, generator, torch_seed
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment, Local, Update
@@ -75,7 +76,8 @@ class Devices:
             w, buffers = self.personalise(assignment.w, assignment.buffers, memory)
             assignment = replace(assignment, w=w, buffers=buffers)
             memory = {name: vector for name, vector in memory.items() if name not in (OWN_WEIGHTS, OWN_BUFFERS)}
-        local = add_weight_decay(self.method.local(assignment, memory), assignment.w, self._coupled_decay)
+        decay = 0.0 if self.options.clip else self._coupled_decay  # else it is added after clipping, as torch does
+        local = add_weight_decay(self.method.local(assignment, memory), assignment.w, decay)
         result = self.train(assignment, local)
         own: Memory = self._take_own(assignment, result) if self.options.own_batch_norm else {}
         truth = None
@@ -149,9 +151,8 @@ class Devices:
             rows = list(self.rows(assignment, self.batch_generator(assignment)))
             images, labels = self.examples.piece(0, len(self.examples))
             return TrainingResult(*self.kernel.train(assignment, local, images, labels, rows))
-        drawing = [self.model.device] if self.model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=drawing):  # so that layers with draws of their own repeat on every backend
-            torch.manual_seed(torch_seed(assignment.seed, Stream.LAYERS, assignment.round, assignment.device))
+        # So that layers and datasets with draws of their own repeat on every backend.
+        with seed_generators(torch_seed(assignment.seed, Stream.LAYERS, assignment.round, assignment.device)):
             batches = self.batches(assignment)
             if timed:
                 seconds = math.inf if assignment.seconds is None else assignment.seconds
@@ -260,6 +261,8 @@ def run_sgd(
         if options.clip:
             norm = math.sqrt(float(torch.dot(gradient, gradient)))
             gradient.mul_(min(1.0, options.clip / (norm + 1e-6)))
+            if options.weight_decay and adamw is None:
+                gradient.add_(w, alpha=options.weight_decay)
         if adamw is not None:
             w.grad = gradient
             adamw.step()

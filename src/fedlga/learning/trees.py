@@ -16,10 +16,19 @@ def map_tree(change: Callable[[Any], Any], *trees: Tree) -> Tree:
     first: Any = trees[0]
     if isinstance(first, Mapping):
         names = list(cast("Mapping[Any, Any]", first))
-        return {name: map_tree(change, *(tree[name] for tree in trees)) for name in names}
+        mapped = {name: map_tree(change, *(tree[name] for tree in trees)) for name in names}
+        return mapped if type(cast("Any", first)) is dict else _like(first, mapped)
     if isinstance(first, list | tuple):
         return tuple(map_tree(change, *parts) for parts in zip(*trees, strict=True))
     return change(*trees)
+
+
+def _like(mapping: Any, values: dict[Any, Any]) -> Any:
+    """Return values as a mapping of another's kind, such as the outputs of a Hugging Face model."""
+    try:
+        return type(mapping)(**values)
+    except TypeError:
+        return values
 
 
 def join_trees(trees: Sequence[Tree]) -> Tree:

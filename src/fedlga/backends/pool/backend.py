@@ -19,6 +19,7 @@ import torch
 
 from fedlga.backends.memory_store import MemoryFile, MemoryStore
 from fedlga.backends.pool.workers import WorkerFailed, Workers
+from fedlga.backends.serial import score_here
 from fedlga.backends.shared import SharedFolder, share_tree
 from fedlga.core.aggregator import BUFFERS
 from fedlga.core.backend import Backend, Scores
@@ -61,7 +62,7 @@ class PoolBackend(Backend):
         for testing, for workers that read the data themselves because it is not in memory.
         """
         self._workers = workers
-        self._method = devices.method
+        self._all_devices, self._method = devices, devices.method
         self._devices = len(devices.parts)
         self._test_set, self._ranges = test_set, ranges
         self._shared = SharedFolder()
@@ -137,11 +138,11 @@ class PoolBackend(Backend):
     def score(self, w: Vector, buffers: Vector | None) -> Scores:
         """Evaluate weights: every worker takes some batches, or some devices that keep something to themselves."""
         if self._test_set.keeps_outputs and self._outputs is None:  # of a form that cannot be shared
-            return self._test_set.score(w, buffers)
+            return score_here(self._all_devices, self._test_set, self._store, self._ranges, w, buffers)
         self._send(w, buffers)
         messages = self._pieces() if self._ranges is None else self._personal_pieces(self._ranges)
         with self._ask(messages) as answers:
-            losses = [loss for answer in answers for loss in answer.result()["losses"]]
+            losses = [(total, count) for answer in answers for total, count in answer.result()["losses"]]
         values = self._values[: len(self._test_set.each_metrics)].clone()
         return Scores(values, losses, None if self._outputs is None else self._outputs.clone())
 

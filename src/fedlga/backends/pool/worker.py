@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from fedlga.core.types import Assignment
 from fedlga.learning.accelerator import choose_device
 from fedlga.learning.evaluation import TestSet
 from fedlga.learning.examples import Examples, TensorExamples
+from fedlga.learning.fingerprint import take_fingerprint
 from fedlga.learning.named import open_task
 from fedlga.learning.problem import fit_task
 from fedlga.learning.reading import read_task_data
@@ -51,6 +53,11 @@ class Worker:
             label_smoothing=options.label_smoothing,
             target=named["target"],
         )
+        if take_fingerprint(problem.model, train, test) != named["fingerprint"]:
+            raise BadInput(
+                "task: model() or data() give something else in another process; they must depend on nothing but the "
+                "generators of random, numpy and torch, which are seeded"
+            )
         rows = data["rows"].numpy()
         ends = [int(end) for end in data["ends"]]
         self._devices = Devices(
@@ -105,7 +112,7 @@ class Worker:
         has = {"truth": update.truth is not None, "buffers": update.buffers is not None}
         return {"update": update.numbers(), **has}
 
-    def score(self, start: int, end: int, memory: dict[str, Any] | None) -> list[float]:
+    def score(self, start: int, end: int, memory: dict[str, Any] | None) -> Sequence[tuple[float, float]]:
         """Return the losses of the weights that were sent, on some test data; metrics go to shared memory.
 
         With a device's memory, it is tested with what it keeps to itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
@@ -92,9 +92,8 @@ def check_parts(parts: Any, examples: int, devices: int) -> list[Part]:
     """Return each device's rows, sorted; BadInput unless every device has some, and no example has two devices."""
     if isinstance(parts, str) or not hasattr(parts, "__iter__"):
         raise BadInput(f"partition: the task's gave a {type(parts).__name__}; {TAKES}")
-    rows = [
-        _as_rows(device, part) for device, part in enumerate(parts.values() if isinstance(parts, Mapping) else parts)
-    ]
+    given: list[Any] = list(cast("Mapping[Any, Any]", parts).values() if isinstance(parts, Mapping) else parts)
+    rows = [_as_rows(device, part) for device, part in enumerate(given)]
     if len(rows) != devices:
         raise BadInput(f"partition: the task's gave {len(rows)} parts for {devices} devices")
     for device, part in enumerate(rows):
