@@ -69,7 +69,7 @@ BROKEN = [
         "task",
         "broken_task_for_tests",
         "The same seed gives the same weights, bit for bit, in one process and in several",
-        "two runs differ: is there hidden state, or a draw that is not torch's?",
+        "two runs differ: is there hidden state, or a draw that has no seed?",
     ),
 ]
 

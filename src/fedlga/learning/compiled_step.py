@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -140,7 +141,9 @@ def _compile(model: FlatModel) -> Callable[..., Any]:
         options: dict[str, Any] = {"cpp.threads": 1}
         if (products := make_product_pass()) is not None:
             options["post_grad_custom_pre_pass"] = products
-        return torch.compile(both, fullgraph=True, dynamic=False, options=options)
+        # A new code object each time: torch counts what it compiled of one, and gives up after eight models.
+        code, more = both.__code__.replace(), (both.__globals__, both.__name__, both.__defaults__, both.__closure__)
+        return torch.compile(types.FunctionType(code, *more), fullgraph=True, dynamic=False, options=options)
 
 
 def _call(module: nn.Module, own: dict[str, torch.Tensor], inputs: Tree) -> Any:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 1000
 SMALL_BATCH = 100  # what convolutions make of these still fits the cache; with 2000 it takes three times as long
+DIFFERENT_OUTPUTS = (
+    "metrics(): a metric over all of the test data needs outputs of one shape, and these differ from batch to batch; "
+    "return a value for each example"
+)
 LARGE_OUTPUT = 100  # numbers that an example's output has at most for the larger batch
 
 
@@ -109,10 +113,7 @@ def _join_outputs(pieces: Sequence[Any]) -> Any:
     try:
         return join_trees(pieces)
     except (RuntimeError, ValueError, KeyError) as error:
-        raise BadInput(
-            "metrics(): a metric over all of the test data needs outputs of one shape, and these differ from batch to "
-            "batch; return a value for each example"
-        ) from error
+        raise BadInput(DIFFERENT_OUTPUTS) from error
 
 
 def join_scores(pieces: Sequence[Scores]) -> Scores:

@@ -98,8 +98,9 @@ def has_fast_products() -> bool:
     if _linear_pointwise is None or not torch.backends.mkldnn.is_available():
         return False
     a, b = torch.arange(12.0, device="cpu").view(3, 4), torch.arange(8.0, device="cpu").view(2, 4)  # exact in any order
+    bias = torch.tensor([3.0, 5.0], device="cpu")
     try:
-        return bool(torch.equal(_product(a, b, b[:, 0]), a @ b.t() + b[:, 0]))
+        return bool(torch.equal(_product(a, b, bias), a @ b.t() + bias))
     except (RuntimeError, TypeError):
         return False
 
@@ -115,7 +116,7 @@ def speed_up_products(module: nn.Module) -> None:
 
 def _forward_linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     large = layer.weight.numel() * (x.numel() // max(x.shape[-1], 1)) >= LARGE_PRODUCT
-    plain = x.dtype == layer.weight.dtype == torch.float32 and x.device.type == "cpu"
+    plain = x.dtype == layer.weight.dtype == torch.float32 and x.device.type == "cpu" and layer.bias.is_contiguous()
     if not (large and plain and layer.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
         return functional.linear(x, layer.weight, layer.bias)
     return _LargeLinear.apply(x, layer.weight, layer.bias)  # pyright: ignore[reportUnknownVariableType]

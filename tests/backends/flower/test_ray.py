@@ -97,6 +97,30 @@ def run_fedlga(folder, *words, code=0):
     return done
 
 
+IN_PYTHON = """
+import numpy as np
+import fedlga
+from torch import nn
+
+x = np.random.default_rng(0).normal(size=(100, 3))
+task = fedlga.Task(lambda: nn.Linear(3, 1), (x, x @ [1.0, 2.0, 3.0]))
+for backend in ("serial", "pool", "flower"):
+    experiment = fedlga.Experiment(rounds=2, devices=4, backend=backend, workers=1)
+    print(repr([record.rmse for record in fedlga.rounds(experiment, task=task)]))
+"""
+
+
+def test_a_task_made_in_python_gives_the_same_on_every_backend(tmp_path):
+    """A script without a main guard: its functions are in no module that another process could import."""
+    (tmp_path / "script.py").write_text(IN_PYTHON)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST, check=False)
+    assert done.returncode == 0, done.stderr
+    results = done.stdout.splitlines()
+    assert len(results) == 3
+    assert results[0] == results[1] == results[2]
+
+
 @pytest.fixture(scope="module")
 def runs_on_ray(tmp_path_factory):
     """Return a folder with a run of every method, all on the same two Ray processes."""

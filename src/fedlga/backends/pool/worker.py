@@ -24,7 +24,7 @@ from fedlga.core.registry import create
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment
 from fedlga.learning.accelerator import choose_device
-from fedlga.learning.evaluation import TestSet
+from fedlga.learning.evaluation import DIFFERENT_OUTPUTS, TestSet
 from fedlga.learning.examples import Examples, TensorExamples
 from fedlga.learning.fingerprint import take_fingerprint
 from fedlga.learning.named import open_task
@@ -123,6 +123,8 @@ class Worker:
         scores = self._test_set.score(w, buffers, start, end)
         self._values[: len(scores.values), start:end] = scores.values
         if self._outputs is not None:
+            if scores.outputs.shape[1:] != self._outputs.shape[1:]:
+                raise BadInput(DIFFERENT_OUTPUTS)
             self._outputs[start:end] = scores.outputs
         return scores.losses
 
