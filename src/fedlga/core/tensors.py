@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlga.core.files import sync
+
 if TYPE_CHECKING:
     from fedlga.core.types import Memory
 
 
-def save_tensors(path: Path, vectors: Memory, metadata: Mapping[str, str] | None = None) -> None:
-    """Write named vectors. An interruption leaves the old file or the new one, never half of it."""
+def save_tensors(
+    path: Path, vectors: Memory, metadata: Mapping[str, str] | None = None, *, durable: bool = False
+) -> None:
+    """Write named vectors. An interruption leaves the old file or the new one, never half of it.
+
+    `durable`: so does a power cut, once the folder is synced too. It costs a wait for the disk.
+    """
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
     half = path.with_name(path.name + ".half")
@@ -22,6 +29,8 @@ def save_tensors(path: Path, vectors: Memory, metadata: Mapping[str, str] | None
         plain[name] = v.clone() if address in addresses else v
         addresses.add(address)
     save_file(plain, half, metadata=dict(metadata) if metadata else None)  # an empty one could not be read back
+    if durable:
+        sync(half)
     half.replace(path)
 
 

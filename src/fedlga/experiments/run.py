@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlga.core.files import write_atomically
+from fedlga.core.files import sync, write_atomically
 from fedlga.core.settings import BadInput
 from fedlga.core.tensors import save_tensors
 from fedlga.core.types import Record, ServerState
@@ -149,6 +149,7 @@ def run_and_record(
                         lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
                         lines.flush()
                         if time.monotonic() - saved > between:
+                            sync(folder / ROUNDS)  # a checkpoint never goes beyond the records that are on the disk
                             save_checkpoint(folder, state, opened.federation.backend)
                             saved = time.monotonic()
                         yield record
@@ -189,6 +190,10 @@ def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
             f"--resume: {', '.join(fixed)} cannot change in the middle of a run; only {', '.join(MAY_CHANGE)}"
         )
     e = Experiment.load(folder / EXPERIMENT)
+    if missing := {"dataset", "method", "rounds", "seed", "backend"} - set(e.__dict__["_given"]):
+        raise BadInput(
+            f"--resume: {str(folder / EXPERIMENT)!r} is not whole (no {sorted(missing)[0]}); it cannot be continued"
+        )
     if e.lr_schedule == "cosine" and changes.get("rounds", e.rounds) != e.rounds:
         raise BadInput("--resume: rounds cannot change with lr_schedule 'cosine', which depends on them")
     return e.changed(changes)
@@ -268,10 +273,12 @@ def remove_weights(folder: Path) -> None:
 
 
 def _close(folder: Path, e: Experiment, state: ServerState, records: Sequence[Record], simulation: Simulation) -> None:
+    if (folder / ROUNDS).exists():
+        sync(folder / ROUNDS)
     save_checkpoint(folder, state, simulation.federation.backend)
     simulation.model.load(state.w, state.buffers)
     weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
-    save_tensors(folder / "model.safetensors", weights)
+    save_tensors(folder / "model.safetensors", weights, durable=True)
     compiled = simulation.devices is not None and simulation.devices.kernel is not None  # its last bits are its own
     summary = {**summarise_run(e, records), "compiled": compiled}
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
