@@ -156,7 +156,7 @@ def test_a_file_s_settings_count_from_python_too(tmp_path):
 def test_a_test_set_that_does_not_fit_is_refused_before_training():
     for test in ((X[:, :3], Y), (X, Y + 5)):
         task = Task(lambda: nn.Linear(4, 2), {"train": (X, Y), "test": test})
-        with pytest.raises(BadInput, match=r"data\(\): the test examples do not fit the model"):
+        with pytest.raises(BadInput, match=r"data\(\): the test examples do not fit"):
             last(Experiment(rounds=1, backend="serial"), task)
 
 

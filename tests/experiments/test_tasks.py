@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import is_finished, list_measures, summarise_run
 from fedlga.experiments.records import read_run
 from fedlga.experiments.run import load_for_resume, run_and_record
-from fedlga.experiments.simulation import bind_task
+from fedlga.experiments.simulation import bind_task, simulate
 from fedlga.learning.task import Task
 from run_folders import OLD_RUNS, assert_same_state, make_record
 
@@ -208,6 +208,84 @@ def test_a_partitioner_of_the_task_decides_on_the_devices(kind):
     task = Task(lambda: nn.Linear(2, 4), (x, np.arange(80) % 4), partition=make(**given))
     (record,) = fedlga.rounds(serial(rounds=1), task=task)
     assert sorted(record.devices) == [0, 1, 2, 3]
+
+
+def table(count=80):
+    """Return examples of four owners, with the owner in a column of its own."""
+    x = np.random.default_rng(0).standard_normal((count, 2)).astype(np.float32)
+    owners = np.array(["ann", "bob", "cy", "di"])[np.arange(count) % 4]
+    return {"a": x[:, 0], "b": x[:, 1], "owner": owners, "price": x[:, 0] + np.arange(count)}
+
+
+def both_inputs():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+
+        def forward(self, a, b):
+            return self.layer(torch.stack([a, b], 1))
+
+    return Sum()
+
+
+@pytest.mark.parametrize("kind", ["frame", "dataset"])
+def test_a_partitioner_goes_by_any_column_of_the_data(kind):
+    """By whose it is: a column that is no input. And by number targets: each device has its own range of them."""
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    partitioners = pytest.importorskip("flwr_datasets.partitioner")
+    datasets.disable_progress_bars()
+    columns = table()
+    data = pandas.DataFrame(columns) if kind == "frame" else datasets.Dataset.from_dict(columns)
+    model = (lambda: nn.Linear(2, 1)) if kind == "frame" else both_inputs
+    by_owner = Task(model, (data, "price"), partition=partitioners.NaturalIdPartitioner("owner"))
+    with simulate(serial(), task=by_owner) as simulation:
+        parts, rows = simulation.split.parts, simulation.split.test_rows
+    assert [len(part) for part in parts] == [16] * 4, "of 20 each, 4 are held out"
+    for owner, part in enumerate(parts):
+        assert set(np.asarray(part) % 4) == {owner}
+    assert sorted(row % 4 for row in rows) == [owner for owner in range(4) for _ in range(4)]
+    no_owner = data.drop(columns="owner") if kind == "frame" else data.remove_columns("owner")
+    by_price = partitioners.ContinuousPartitioner(4, "price", strictness=1.0)
+    with simulate(serial(), task=Task(model, (no_owner, "price"), partition=by_price)) as simulation:
+        prices = [columns["price"][np.asarray(part)] for part in simulation.split.parts]
+    ends = sorted((float(part.min()), float(part.max())) for part in prices)
+    assert all(before[1] < after[0] for before, after in pairwise(ends)), "devices' prices do not overlap"
+
+
+def test_number_targets_of_arrays_reach_a_partitioner():
+    pytest.importorskip("datasets").disable_progress_bars()
+    partitioners = pytest.importorskip("flwr_datasets.partitioner")
+    x = np.random.default_rng(0).standard_normal((80, 2)).astype(np.float32)
+    task = Task(lambda: nn.Linear(2, 1), (x, x[:, 0]), partition=partitioners.ContinuousPartitioner(4, "label", 1.0))
+    with simulate(serial(), task=task) as simulation:
+        values = [x[np.asarray(part), 0] for part in simulation.split.parts]
+    ends = sorted((float(part.min()), float(part.max())) for part in values)
+    assert all(before[1] < after[0] for before, after in pairwise(ends))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of datasets
+def test_a_federated_dataset_and_a_partitioner_by_owner_as_data(tmp_path):
+    """Flower's own class, on files of this machine."""
+    datasets = pytest.importorskip("datasets")
+    flower = pytest.importorskip("flwr_datasets")
+    datasets.disable_progress_bars()
+    folder = tmp_path / "houses"
+    folder.mkdir()
+    pytest.importorskip("pandas").DataFrame(table()).to_csv(folder / "train.csv", index=False)
+    partitioner = flower.partitioner.NaturalIdPartitioner("owner")
+    federated = flower.FederatedDataset(dataset=str(folder), partitioners={"train": partitioner}, cache_dir=tmp_path)
+    with simulate(serial(), task=Task(both_inputs, (federated, "price"))) as simulation:
+        assert simulation.experiment.devices == 4
+        assert [len(part) for part in simulation.split.parts] == [16] * 4
+    alone = flower.partitioner.NaturalIdPartitioner("owner")
+    alone.dataset = datasets.Dataset.from_dict(table())
+    with simulate(serial(), task=Task(both_inputs, (alone, "price"))) as simulation:
+        assert simulation.experiment.devices == 4
+    missing = flower.FederatedDataset(dataset=str(tmp_path / "nowhere"), partitioners={"train": 3}, cache_dir=tmp_path)
+    assert "data(): the FederatedDataset cannot be used" in refusal(
+        list, fedlga.rounds(serial(), task=Task(both_inputs, (missing, "price")))
+    )
 
 
 @pytest.mark.parametrize("name", ["round", "seconds", "devices", "metrics", "version"])

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from data_for_tests import tiny_cifar
 from fedlga.core.backend import Scores
@@ -16,7 +17,7 @@ from fedlga.learning import evaluation
 from fedlga.learning.evaluation import SMALL_BATCH, Evaluator, TestSet, join_scores
 from fedlga.learning.examples import TensorExamples
 from fedlga.learning.flat_model import FlatModel
-from fedlga.learning.metrics import BUILT_IN
+from fedlga.learning.metrics import BUILT_IN, NamedMetric
 from fedlga.learning.named import named_task
 from fedlga.learning.problem import Problem, fit_task
 
@@ -102,3 +103,53 @@ def test_pieces_give_the_bits_of_the_whole(name, monkeypatch):
     joined = join_scores(pieces)
     assert torch.equal(joined.values, whole.values)
     assert joined.losses == whole.losses
+
+
+def score_loss(loss, targets, classes=None, ranges=None, slow=()):
+    """Return the loss metrics of outputs 0 under some weights: `Fixed` scores 0 for class 0, and w for class 1."""
+    model = FlatModel(Fixed())
+    metric = NamedMetric("loss", higher_is_better=False)
+    examples = TensorExamples(torch.zeros(len(targets), 1), targets)
+    test_set = TestSet(Problem(model, loss, [metric], classes, (2,)), examples, ranges=ranges)
+    held = None if classes is None else torch.tensor([[4, 0], [0, 4], [2, 2]])
+    evaluator = Evaluator([metric], examples, slow, held=held, ranges=ranges)
+    return evaluator.evaluate(test_set.score(torch.tensor([math.log(3.0)])))
+
+
+def own_loss(outputs, targets):
+    """The same as the built-in cross-entropy, but nobody can know."""
+    return functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, own_loss])
+def test_the_loss_of_slow_and_worst_devices_by_hand(loss):
+    """Class 0 has a chance of 1/4, class 1 of 3/4: losses of log 4 and log 4/3."""
+    targets, ranges = torch.tensor([0, 1, 1, 0, 1, 0]), [(0, 3), (3, 4), (4, 6)]
+    right, wrong = math.log(4 / 3), math.log(4)
+    found = score_loss(loss, targets, ranges=ranges, slow=[0, 1])
+    assert found["loss"] == pytest.approx((3 * right + 3 * wrong) / 6, rel=1e-5)
+    assert found["loss_slow"] == pytest.approx((2 * right + 2 * wrong) / 4, rel=1e-5), "examples 0 to 3"
+    assert found["loss_worst"] == pytest.approx(wrong, rel=1e-5), "device 1"
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, own_loss])
+def test_the_loss_of_slow_and_worst_devices_by_their_classes(loss):
+    """Device 0 holds class 0 alone, device 1 class 1, device 2 both."""
+    right, wrong = math.log(4 / 3), math.log(4)
+    found = score_loss(loss, torch.tensor([0, 1, 1]), classes=2, slow=[1, 2])
+    assert found["loss_slow"] == pytest.approx((6 * right + 2 * wrong) / 8, rel=1e-5)
+    assert found["loss_worst"] == pytest.approx(wrong, rel=1e-5), "device 0"
+
+
+def test_a_loss_of_one_s_own_is_nobody_s_without_devices_or_classes():
+    found = score_loss(lambda o, t: (o.sum(1) - t).square().mean(), torch.tensor([0.0, 1.0]))
+    assert found["loss"] is not None
+    assert found["loss_slow"] is found["loss_worst"] is None
+
+
+@pytest.mark.parametrize("batch", [2, 3, 1000])
+def test_devices_losses_do_not_depend_on_the_borders_of_batches(batch, monkeypatch):
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", batch)
+    targets, ranges = torch.tensor([0, 1, 1, 0, 1, 0, 0]), [(0, 3), (3, 3), (3, 7)]
+    found = score_loss(own_loss, targets, ranges=ranges, slow=[2])
+    assert found["loss_slow"] == pytest.approx((math.log(4 / 3) + 3 * math.log(4)) / 4, rel=1e-5)

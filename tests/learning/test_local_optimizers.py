@@ -148,3 +148,26 @@ def test_scaffolds_control_is_the_mean_gradient_of_the_decayed_loss():
         w = w - LR * gradient
     torch.testing.assert_close(memory["control"], mean, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(update.uploads["control"], mean, rtol=1e-4, atol=1e-6)
+
+
+def test_scaffolds_control_is_the_mean_of_clipped_gradients():
+    """Whatever the controls were: the correction is added after clipping, and cancels in the new control."""
+    from fedlga.methods.scaffold import Scaffold
+
+    clip = 0.05
+    devices = replace(make_devices(TrainingOptions(batch_size=9, clip=clip)), method=Scaffold())
+    assignment = make_assignment(devices)
+    joint, own = torch.full_like(assignment.w, 0.2), torch.full_like(assignment.w, -0.1)
+    _, memory = devices.perform(replace(assignment, broadcast={"control": joint}), {"control": own})
+    w, mean = assignment.w.clone(), torch.zeros_like(assignment.w)
+    devices.model.gradient.zero_()
+    for x, y in devices.batches(assignment):
+        devices.model.load(w)
+        cross_entropy(devices.model.module(x), y).backward()
+        gradient = devices.model.gradient.clone()
+        assert gradient.norm() > clip
+        gradient *= clip / gradient.norm()
+        devices.model.gradient.zero_()
+        mean += gradient / STEPS
+        w = w - LR * (gradient + joint - own)
+    torch.testing.assert_close(memory["control"], mean, rtol=1e-3, atol=1e-5)

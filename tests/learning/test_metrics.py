@@ -14,7 +14,7 @@ from fedlga.core.backend import Scores
 from fedlga.core.settings import BadInput
 from fedlga.learning.evaluation import Evaluator
 from fedlga.learning.examples import TensorExamples
-from fedlga.learning.metrics import BUILT_IN, IGNORED, LOWER_IS_BETTER, Metric, collect_metrics, is_percent
+from fedlga.learning.metrics import BUILT_IN, IGNORED, LOWER_IS_BETTER, Metric, collect_metrics
 
 # Three examples, two classes: predicted 1, 0, 0.
 SCORES, LABELS = torch.tensor([[0.0, 1.0], [2.0, 1.0], [3.0, 0.0]]), torch.tensor([1, 1, 0])
@@ -263,11 +263,6 @@ def test_what_is_not_a_metric_is_refused_in_one_line(given, words):
     text = refusal(given)
     for word in words:
         assert word in text
-
-
-def test_what_is_shown_as_a_percentage():
-    assert all(map(is_percent, ("accuracy", "accuracy_slow", "top5_accuracy", "best_accuracy")))
-    assert not any(map(is_percent, ("rmse", "mae", "loss", "inaccuracy_of_clocks", "f1")))
 
 
 def test_built_in_names():

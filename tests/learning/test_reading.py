@@ -678,7 +678,7 @@ def test_hugging_face_datasets_that_are_refused(table):
 def test_a_partitioner_of_flower_datasets(table):
     partitioner_of = pytest.importorskip("flwr_datasets.partitioner")
     partitioner = partitioner_of.IidPartitioner(num_partitions=3)
-    assert "partitioner cannot be used" in refusal((partitioner, "y")), "it has no dataset yet"
+    assert "Partitioner cannot be used" in refusal((partitioner, "y")), "it has no dataset yet"
     partitioner.dataset = table.remove_columns("n")
     data = read((partitioner, "y"))
     assert data.names == ["0", "1", "2"]

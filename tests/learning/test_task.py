@@ -153,7 +153,8 @@ def test_a_name_that_is_no_task_is_refused_in_one_line(name, words):
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"model": nn.Linear(2, 2)}, None),  # a module can be called: what it gives is looked at when it is needed
+        ({"model": nn.Linear}, None),
+        ({"model": nn.Linear(2, 2)}, "model is a Linear; it takes a function that returns an nn.Module"),
         ({"model": 3}, "model is a int; it takes a function that returns an nn.Module"),
         ({"experiment": [1]}, "experiment is a list; it takes a dict of settings"),
         ({"collate": "x"}, "collate is a str; it takes a function of a list of examples"),

@@ -22,6 +22,7 @@ class Scores:
     values: torch.Tensor  # metrics that examples have x examples x 2: a sum, and what it is to be divided by
     losses: Sequence[tuple[float, float]]  # of each batch: the summed loss, and what it is to be divided by
     outputs: Any = None  # of the model, for all examples, if a metric needs them all at once
+    targets: Any = None  # that belong to the outputs, if only the batches know them
 
 
 @dataclass

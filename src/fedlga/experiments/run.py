@@ -12,6 +12,7 @@ task.py             a copy of the task's file, if it has one
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -279,6 +280,12 @@ def _close(folder: Path, e: Experiment, state: ServerState, records: Sequence[Re
     simulation.model.load(state.w, state.buffers)
     weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
     save_tensors(folder / "model.safetensors", weights, durable=True)
-    compiled = simulation.devices is not None and simulation.devices.kernel is not None  # its last bits are its own
-    summary = {**summarise_run(e, records), "compiled": compiled}
-    write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    kernel = simulation.devices is not None and simulation.devices.kernel is not None
+    summary = {**summarise_run(e, records), "compiled": kernel or e.compile == "on"}  # its last bits are its own
+    finite = {name: _as_json(value) for name, value in summary.items()}
+    write_atomically(folder / SUMMARY, json.dumps(finite, indent=2, allow_nan=False) + "\n")
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of the summary for JSON, which has no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

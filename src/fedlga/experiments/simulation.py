@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from fedlga.backends.pool.backend import PoolBackend
@@ -28,17 +27,18 @@ from fedlga.experiments.measures import is_finished
 from fedlga.learning.accelerator import choose_device
 from fedlga.learning.compiled_step import choose
 from fedlga.learning.datasets.cache import cache_folder, fetch_files, ignore_progress, load
-from fedlga.learning.evaluation import Evaluator, TestSet
+from fedlga.learning.evaluation import Evaluator, TestSet, join_scores
 from fedlga.learning.examples import Examples, TensorExamples
+from fedlga.learning.failures import TaskFailed
 from fedlga.learning.fingerprint import take_fingerprint
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.metrics import LOSS
 from fedlga.learning.named import named_task
-from fedlga.learning.partitions.own import count_partitions
+from fedlga.learning.partitions.own import OwnPartition
 from fedlga.learning.problem import Problem, fit_task
 from fedlga.learning.reading import TaskData, read_task_data
-from fedlga.learning.splitting import Split, find_labels, split_examples
-from fedlga.learning.task import Task, describe_error, describe_for_worker, load_task
+from fedlga.learning.splitting import Split, find_labels, find_targets, split_examples
+from fedlga.learning.task import Task, describe_for_worker, load_task
 from fedlga.learning.training import Devices, TrainingOptions, steps_in_epoch
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def simulate(
             e, devices = choose_compile(e, devices)
         if here and devices.compiled is not None:  # before the first weights come, as in the pool's workers
             problem.model.load(start.w, start.buffers)
-        test_set = TestSet(problem, split.test.to(device) if here else split.test, e.resize)
+        test_set = TestSet(problem, split.test.to(device) if here else split.test, e.resize, split.ranges)
         limit = e.memory_limit * 1e9
         try_test_set(test_set, start)
         if e.backend == "flower":
@@ -146,12 +146,12 @@ def simulate(
 def try_test_set(test_set: TestSet, start: ServerState) -> None:
     """Evaluate some test examples before anything is trained; BadInput if they do not fit the model and the metrics."""
     try:
+        count = min(TRIED, len(test_set))
+        halves = [(0, count - count // 2), (count - count // 2, count)]  # of sequences, they differ in length
         with one_thread():
-            test_set.score(start.w, start.buffers, 0, min(TRIED, len(test_set)))
-    except BadInput:
-        raise
-    except Exception as error:  # of the user's model or loss
-        raise BadInput(f"data(): the test examples do not fit the model ({describe_error(error)})") from error
+            join_scores([test_set.score(start.w, start.buffers, *half) for half in halves if half[0] < half[1]])
+    except TaskFailed as error:
+        raise BadInput(f"data(): the test examples do not fit ({error})") from error
 
 
 def bind_task(experiment: Experiment, task: Task | None) -> Experiment:
@@ -310,7 +310,7 @@ def _count_parts(data: TaskData, problem: Problem) -> int:
     if not hasattr(data.task.partition, "load_partition"):
         return DEFAULT_DEVICES
     labels = find_labels(data.train, problem.classes, needed=True)
-    return count_partitions(data.task.partition, np.zeros(len(data.train)) if labels is None else labels)
+    return OwnPartition(data.task.partition, data.table).count_parts(find_targets(data, labels, needed=True))
 
 
 def _choose_metric(e: Experiment, problem: Problem) -> Experiment:
@@ -332,7 +332,7 @@ def _holds_images(examples: Examples) -> bool:
 
 def split_data(e: Experiment, data: TaskData, problem: Problem) -> Split:
     """Return who holds what, and what is tested."""
-    given = {"given": data.task.partition} if e.partition == OWN else {}
+    given = {"given": data.task.partition, "table": data.table} if e.partition == OWN else {}
     partition = create("partition", e.partition, e.settings("partition"), **given)
     own_tests = e.batch_norm == "device"
     split = split_examples(data, partition, e.devices, e.seed, problem.classes, own_tests=own_tests)

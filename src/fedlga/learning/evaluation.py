@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,27 @@ from fedlga.core.backend import Scores
 from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
 from fedlga.learning.examples import Examples, move_batch
-from fedlga.learning.metrics import IGNORED, LOSS, NamedMetric, class_dimension
-from fedlga.learning.problem import Problem, resize_batch, sequence_cross_entropy
-from fedlga.learning.trees import Tree, join_trees, map_tree
+from fedlga.learning.failures import explain_loss, explain_model
+from fedlga.learning.metrics import BUILT_IN, IGNORED, LOSS, NamedMetric, class_dimension
+from fedlga.learning.problem import (
+    Problem,
+    find_wrong_label,
+    mean_squared_error,
+    resize_batch,
+    sequence_cross_entropy,
+)
+from fedlga.learning.trees import Tree, join_trees, leaves_of, map_tree
 
 if TYPE_CHECKING:
     from fedlga.core.types import Metrics, Vector
 
+Ranges = Sequence[tuple[int, int]]  # the test examples that each device held out, one range a device
+
 EVALUATION_BATCH = 1000
 SMALL_BATCH = 100  # what convolutions make of these still fits the cache; with 2000 it takes three times as long
 DIFFERENT_OUTPUTS = (
-    "metrics(): a metric over all of the test data needs outputs of one shape, and these differ from batch to batch; "
+    "metrics(): a metric over all of the test data needs outputs and targets of one shape, and these differ from "
+    "batch to batch; "
     "return a value for each example"
 )
 LARGE_OUTPUT = 100  # numbers that an example's output has at most for the larger batch
@@ -41,6 +51,7 @@ class TestSet:
     problem: Problem
     examples: Examples
     resize: int = 0
+    ranges: Ranges | None = None  # the examples that each device held out, if devices did
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -58,9 +69,15 @@ class TestSet:
         return any(m.whole is not None for m in self.problem.metrics)
 
     @property
+    def keeps_targets(self) -> bool:
+        """Whether the outputs go with targets that only batches have: those of a lazy dataset, as it collates them."""
+        quick = self.examples.in_memory is not None or getattr(self.examples, "knows_targets", False)
+        return self.keeps_outputs and not quick
+
+    @property
     def each_metrics(self) -> list[NamedMetric]:
-        """The metrics that every example has."""
-        return [m for m in self.problem.metrics if m.each is not None]
+        """The metrics that every example has; the loss, if it is one of the metrics, is among them."""
+        return [m for m in self.problem.metrics if has_each(m)]
 
     @torch.no_grad()
     def score(self, w: Vector, buffers: Vector | None = None, start: int = 0, end: int | None = None) -> Scores:
@@ -76,33 +93,98 @@ class TestSet:
         model, each = self.problem.model, self.each_metrics
         values = torch.zeros(len(each), end - start, 2, device=CPU)
         losses: list[tuple[float, float]] = []
-        kept: list[Any] = []
+        kept: list[tuple[Any, Tree]] = []
         for first in range(start, end, self.batch):
             torch.manual_seed(first)  # for models that draw also when they are tested
             last = min(first + self.batch, end)
             batch = move_batch(self.examples.piece(first, last), model.device)
             inputs, targets = resize_batch(batch, self.resize)
-            outputs = model.call(inputs)
+            try:
+                outputs = model.call(inputs)
+            except Exception as error:
+                raise explain_model(error, inputs) from error
             if isinstance(outputs, torch.Tensor) and outputs.is_floating_point():
                 outputs = outputs.float()  # sums over examples in lower precision would lose them
             for row, metric in enumerate(each):
-                assert metric.each is not None
-                values[row, first - start : last - start] = metric.each(outputs, targets).to(CPU)
+                if metric.each is None:
+                    found = self._loss_of_each(outputs, targets, first)
+                else:
+                    found = metric.each(outputs, targets)
+                values[row, first - start : last - start] = found.to(CPU)
             losses.append(self._sum_loss(outputs, targets, last - first))
             if self.keeps_outputs:
-                kept.append(map_tree(_as_float32, outputs))
+                kept.append((map_tree(_as_float32, outputs), map_tree(lambda leaf: leaf.to(CPU), targets)))
         model.module.train()
-        return Scores(values, losses, _join_outputs(kept) if kept else None)
+        if not kept:
+            return Scores(values, losses)
+        joined = _join_outputs([outputs for outputs, _ in kept])
+        return Scores(
+            values, losses, joined, _join_outputs([targets for _, targets in kept]) if self.keeps_targets else None
+        )
+
+    def _loss_of_each(self, outputs: Any, targets: Tree, first: int) -> torch.Tensor:
+        """Return examples x 2, the loss of each example and what it is divided by.
+
+        A loss of the user's own gives one number for a batch. It is asked for those examples of the batch that belong
+        together, a device's or a class's, and each of them gets their mean. Without either: nothing is known.
+        """
+        count = len(next(leaves_of(targets)))
+        values = torch.zeros(count, 2, device=CPU)
+        if self.problem.loss in BUILT_IN_LOSSES:
+            return BUILT_IN_LOSSES[self.problem.loss](outputs, targets)
+        for rows in self._group(targets, first, count):
+            place = rows.to(self.problem.model.device)
+            own = (map_tree(lambda leaf: leaf.index_select(0, place), tree) for tree in (outputs, targets))  # noqa: B023
+            values[rows] = torch.tensor([self._mean_loss(*own), 1.0], device=CPU)
+        return values
+
+    def _group(self, targets: Tree, first: int, count: int) -> list[torch.Tensor]:
+        """Return the rows of a batch that belong to the same device, or are of the same class."""
+        if self.ranges is not None:
+            cuts = [(max(start, first) - first, min(end, first + count) - first) for start, end in self.ranges]
+            return [torch.arange(start, end, device=CPU) for start, end in cuts if end > start]
+        if self.problem.classes is None:
+            return []
+        labels = targets.to(CPU)
+        return [(labels == label).nonzero().reshape(-1) for label in labels.unique()]
+
+    def _mean_loss(self, outputs: Any, targets: Tree) -> float:
+        try:
+            return float(self.problem.loss(outputs, targets))
+        except Exception as error:
+            raise explain_loss(error, outputs, targets) from error
 
     def _sum_loss(self, outputs: Any, targets: Tree, count: int) -> tuple[float, float]:
         """Return the summed loss of a batch, and what it is to be divided by: its examples, or its positions."""
-        if self.problem.loss is functional.cross_entropy:
-            return float(functional.cross_entropy(outputs, targets, reduction="sum")), count
-        if self.problem.loss is sequence_cross_entropy:
-            scores = outputs.movedim(class_dimension(outputs, targets), 1)
-            total = functional.cross_entropy(scores, targets, reduction="sum", ignore_index=IGNORED)
-            return float(total), float((targets != IGNORED).sum())
-        return float(self.problem.loss(outputs, targets)) * count, count
+        try:
+            if self.problem.loss is functional.cross_entropy:
+                return float(functional.cross_entropy(outputs, targets, reduction="sum")), count
+            if self.problem.loss is sequence_cross_entropy:
+                scores = outputs.movedim(class_dimension(outputs, targets), 1)
+                total = functional.cross_entropy(scores, targets, reduction="sum", ignore_index=IGNORED)
+                return float(total), float((targets != IGNORED).sum())
+        except Exception as error:
+            raise explain_loss(error, outputs, targets) from error
+        return self._mean_loss(outputs, targets) * count, count
+
+
+def _each_of(name: str) -> Callable[[Tree, Tree], torch.Tensor]:
+    each = BUILT_IN[name].each
+    assert each is not None
+    return each
+
+
+# Each example's cross-entropy is what perplexity is made of, and its squared error what rmse is.
+BUILT_IN_LOSSES: Mapping[Any, Callable[[Tree, Tree], torch.Tensor]] = {
+    functional.cross_entropy: _each_of("perplexity"),
+    sequence_cross_entropy: _each_of("perplexity"),
+    mean_squared_error: _each_of("mse"),
+}
+
+
+def has_each(metric: NamedMetric) -> bool:
+    """Return whether a metric has a value for every example."""
+    return metric.each is not None or metric.name == LOSS
 
 
 def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
@@ -119,11 +201,12 @@ def _join_outputs(pieces: Sequence[Any]) -> Any:
 def join_scores(pieces: Sequence[Scores]) -> Scores:
     """Return the scores of several ranges of examples as one."""
     outputs = [piece.outputs for piece in pieces if piece.outputs is not None]
+    targets = [piece.targets for piece in pieces if piece.targets is not None]
     losses = [loss for piece in pieces for loss in piece.losses]
-    return Scores(torch.cat([p.values for p in pieces], dim=1), losses, join_trees(outputs) if outputs else None)
-
-
-Ranges = Sequence[tuple[int, int]]  # the test examples that each device held out, one range a device
+    values = torch.cat([p.values for p in pieces], dim=1)
+    return Scores(
+        values, losses, _join_outputs(outputs) if outputs else None, _join_outputs(targets) if targets else None
+    )
 
 
 class Evaluator:
@@ -168,16 +251,16 @@ class Evaluator:
         row = 0
         for metric in self._metrics:
             each = None
-            if metric.each is not None:
+            if has_each(metric):
                 each = scores.values[row].double()
                 row += 1
             if metric.name != LOSS:
-                values[metric.name] = self._measure(metric, each, scores.outputs, [(0, self._count)])
-            slow, worst = self._by_device(metric, each, scores.outputs)
+                values[metric.name] = self._measure(metric, each, scores, [(0, self._count)])
+            slow, worst = self._by_device(metric, each, scores)
             values[f"{metric.name}_slow"], values[f"{metric.name}_worst"] = slow, worst
         return values
 
-    def _measure(self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any, ranges: Ranges) -> float | None:
+    def _measure(self, metric: NamedMetric, each: torch.Tensor | None, scores: Scores, ranges: Ranges) -> float | None:
         """Return a metric over some ranges of the test examples; None if they are empty."""
         ranges = [(start, end) for start, end in ranges if end > start]
         if not ranges:
@@ -189,28 +272,29 @@ class Evaluator:
         if metric.whole is None:
             return None
         rows = torch.cat([torch.arange(start, end, device=CPU) for start, end in ranges])
+        known = self._targets if scores.targets is None else scores.targets
         chosen, targets = (
-            map_tree(lambda leaf: leaf.to(CPU).index_select(0, rows), tree) for tree in (outputs, self._targets)
+            map_tree(lambda leaf: leaf.to(CPU).index_select(0, rows), tree) for tree in (scores.outputs, known)
         )
         return metric.whole(chosen, targets)
 
-    def _try(self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any, ranges: Ranges) -> float | None:
+    def _try(self, metric: NamedMetric, each: torch.Tensor | None, scores: Scores, ranges: Ranges) -> float | None:
         """Return a metric of some devices; None if it is no number: many metrics need more examples than a few."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                value = self._measure(metric, each, outputs, ranges)
+                value = self._measure(metric, each, scores, ranges)
             except BadInput:
                 return None
         return value if value is not None and math.isfinite(value) else None
 
     def _by_device(
-        self, metric: NamedMetric, each: torch.Tensor | None, outputs: Any
+        self, metric: NamedMetric, each: torch.Tensor | None, scores: Scores
     ) -> tuple[float | None, float | None]:
         """Return a metric for the slow devices together, and for the device that has the worst."""
         if self._ranges is not None and (each is not None or metric.whole is not None):
-            slow = self._try(metric, each, outputs, [self._ranges[device] for device in self._slow])
-            own = (self._try(metric, each, outputs, [device]) for device in self._ranges)
+            slow = self._try(metric, each, scores, [self._ranges[device] for device in self._slow])
+            own = (self._try(metric, each, scores, [device]) for device in self._ranges)
             known = [value for value in own if value is not None]
             if not known:
                 return slow, None
@@ -225,6 +309,10 @@ class _ClassShares:
 
     def __init__(self, labels: torch.Tensor, held: torch.Tensor, slow: Sequence[int]) -> None:
         self._labels = labels.to(CPU)
+        if (wrong := find_wrong_label(self._labels, held.shape[1])) is not None:
+            raise BadInput(
+                f"data(): the test examples have a label of {wrong}; it takes labels from 0 to {held.shape[1] - 1}"
+            )
         held = held.double()
         held = held * (torch.bincount(self._labels, minlength=held.shape[1]) > 0)  # classes that can be tested
         self._shares = held / held.sum(1, keepdim=True)  # of each class in each device's data

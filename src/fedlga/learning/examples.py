@@ -160,11 +160,10 @@ class LazyExamples(Examples):
         except BadInput:
             raise
         except Exception as error:  # a dataset of the user's own may raise anything
-            some = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")  # noqa: PLR2004
-            raise BadInput(f"data(): rows {some} cannot be read ({_describe(error)})") from error
-        return self._make_batch(items)
+            raise BadInput(f"data(): {_list_some(numbers)} cannot be read ({_describe(error)})") from error
+        return self._make_batch(items, numbers)
 
-    def _make_batch(self, items: list[Any]) -> Batch:
+    def _make_batch(self, items: list[Any], numbers: Sequence[int]) -> Batch:
         own = getattr(self.collate, "__module__", "").startswith("fedlga.")
         name = "data(): its examples cannot be put into a batch" if own else "collate()"
         try:
@@ -178,7 +177,27 @@ class LazyExamples(Examples):
         if not all(isinstance(leaf, torch.Tensor) for tree in (inputs, targets) for leaf in leaves_of(tree)):
             form = f"({describe_tree(inputs)}, {describe_tree(targets)})"
             raise BadInput(f"{name} gave {form}; it takes tensors, or tuples and dicts of them")
+        for side, tree in (("inputs", inputs), ("targets", targets)):
+            if bad := count_not_finite(tree):
+                whose = "data()" if own else name
+                raise BadInput(
+                    f"{whose}: the {side} of {_list_some(numbers)} hold {bad} values that are not finite "
+                    "(NaN or infinity); it takes finite numbers"
+                )
         return inputs, targets
+
+
+def count_not_finite(tree: Tree) -> int:
+    """Return how many numbers of a tree are NaN or infinite."""
+    floats = [leaf for leaf in leaves_of(tree) if leaf.is_floating_point()]
+    if all(bool(torch.isfinite(leaf).all()) for leaf in floats):
+        return 0
+    return sum(int((~torch.isfinite(leaf)).sum()) for leaf in floats)
+
+
+def _list_some(numbers: Sequence[int]) -> str:
+    some = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")  # noqa: PLR2004
+    return f"row{'s' if len(numbers) > 1 else ''} {some}"
 
 
 def _describe(error: BaseException) -> str:

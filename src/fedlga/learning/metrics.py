@@ -35,7 +35,6 @@ class Metric:
 
     function: Any
     better: str = "higher"
-    percent: bool = False  # shown as a percentage
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
@@ -76,7 +75,7 @@ def _accuracy(outputs: Tree, targets: Tree) -> torch.Tensor:
     if targets.dim() == 1 and outputs.numel() == len(targets):  # one score for yes or no
         return _pair((outputs.reshape(-1) > 0) == (targets == 1), 1.0)
     if targets.dim() == 1:
-        return _pair(outputs.argmax(1) == targets, 1.0)
+        return _pair(outputs.argmax(1) == targets, (targets != IGNORED).float())
     predicted = outputs.argmax(class_dimension(outputs, targets))
     counted = targets != IGNORED
     return _pair(((predicted == targets) & counted).flatten(1).sum(1), counted.flatten(1).sum(1).float())
@@ -130,11 +129,6 @@ def class_dimension(outputs: torch.Tensor, targets: torch.Tensor) -> int:
         f"model(): its outputs are {describe_tree(outputs)} for targets {describe_tree(targets)}; "
         "it takes one score a class for each target"
     )
-
-
-def is_percent(name: str) -> bool:
-    """Return whether a metric is shown as a percentage: accuracy is, of whatever kind."""
-    return name.split("_", maxsplit=1)[0] == "accuracy" or name.endswith("accuracy")
 
 
 def collect_metrics(given: Any, outputs: Tree, targets: Tree) -> list[NamedMetric]:

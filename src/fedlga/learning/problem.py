@@ -23,7 +23,7 @@ from fedlga.learning.augment import resize_images
 from fedlga.learning.examples import Examples
 from fedlga.learning.flat_model import BATCH_NORMS, FlatModel, call_module
 from fedlga.learning.forms import align_targets, aligned, broadcasts
-from fedlga.learning.metrics import BUILT_IN, LOSS, NamedMetric, class_dimension, collect_metrics
+from fedlga.learning.metrics import BUILT_IN, IGNORED, LOSS, NamedMetric, class_dimension, collect_metrics
 from fedlga.learning.task import Task, describe_error
 from fedlga.learning.torch_private import speed_up_products
 from fedlga.learning.trees import Tree, describe_tree, leaves_of, map_tree
@@ -84,13 +84,15 @@ def fit_task(
         channels_last = _takes_channels_last(module, criterion, batch)
         needs_pairs = _needs_pairs(module, batch)
     metrics = _choose_metrics(task, criterion, outputs, some[1])
+    if target == LOSS and LOSS not in [metric.name for metric in metrics]:
+        metrics.append(NamedMetric(LOSS, higher_is_better=False))
     metrics.sort(key=lambda metric: metric.name != target)
     shape = tuple(outputs.shape[1:]) if isinstance(outputs, torch.Tensor) else None
     training: Criterion = criterion
     if label_smoothing:
-        if criterion is not functional.cross_entropy:
+        if criterion not in (functional.cross_entropy, sequence_cross_entropy):
             raise BadInput("label_smoothing: the task's loss is not the built-in cross-entropy; smooth it in loss()")
-        training = functools.partial(functional.cross_entropy, label_smoothing=label_smoothing)
+        training = functools.partial(cast("Any", criterion), label_smoothing=label_smoothing)
     speed_up_products(module)
     flat = FlatModel(
         module.to(device).train(), training, channels_last=channels_last, changing=changing, needs_pairs=needs_pairs
@@ -192,9 +194,10 @@ def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return functional.mse_loss(outputs.float(), align_targets(outputs, targets).float())
 
 
-def sequence_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def sequence_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
     """Return the cross-entropy of one class a position; targets of -100 count for nothing."""
-    return functional.cross_entropy(outputs.movedim(class_dimension(outputs, targets), 1), targets)
+    scores = outputs.movedim(class_dimension(outputs, targets), 1)
+    return functional.cross_entropy(scores, targets, label_smoothing=label_smoothing)
 
 
 def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
@@ -208,7 +211,8 @@ def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch)
             warnings.simplefilter("error")  # torch only warns where it broadcasts outputs and targets
             loss: Any = criterion(outputs, batch[1])
     except Exception as error:
-        raise BadInput(f"{task.where}loss() does not take {form} ({describe_error(error)})") from error
+        hint = _hint_at_floats(outputs, batch[1])
+        raise BadInput(f"{task.where}loss() does not take {form} ({describe_error(error)}){hint}") from error
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise BadInput(f"{task.where}loss() gave {describe_tree(loss)} for {form}; it takes one number, the mean loss")
     try:
@@ -216,6 +220,13 @@ def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch)
     except RuntimeError as error:
         raise BadInput(f"{task.where}loss() cannot be differentiated ({describe_error(error)})") from error
     _check_mean(task, criterion, module, batch)
+
+
+def _hint_at_floats(outputs: Any, targets: Tree) -> str:
+    """Return what helps if whole numbers, so classes, meet one output each: a loss for yes and no takes floats."""
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+        return ""
+    return "; y is whole numbers, so classes: give it as float" if outputs.numel() == targets.numel() else ""
 
 
 def _check_mean(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
@@ -268,37 +279,40 @@ def _takes_channels_last(module: nn.Module, criterion: Criterion, batch: Batch) 
 
 def _count_classes(task: Task, outputs: Any, targets: Tree, examples: Examples, criterion: Criterion) -> int | None:
     """Return the number of classes if every example has one; BadInput if a label is beyond them."""
-    if not isinstance(targets, torch.Tensor) or targets.dim() != 1 or targets.is_floating_point():
-        _check_labels(task, targets, outputs, criterion, examples)
+    if not _scores_classes(outputs, targets):
         return None
-    if not isinstance(outputs, torch.Tensor) or outputs.dim() != 2 or outputs.shape[1] < 2:  # noqa: PLR2004
-        return None
-    classes = outputs.shape[1]
+    single = targets.dim() == 1
+    classes = outputs.shape[1 if single else class_dimension(outputs, targets)]
     labels = examples.targets() if examples.in_memory is not None else targets
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        if criterion is not functional.cross_entropy:
+    ignored = _ignored_label(criterion, single=single)
+    if (wrong := find_wrong_label(labels, classes, ignored)) is not None:
+        if ignored is None and criterion is not functional.cross_entropy:
             return None  # a loss of the user's own may take them for something else
-        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+        none = "" if ignored is None else f" (or {ignored} for none)"
         raise BadInput(
             f"{task.where}data() gave a label of {wrong}, and model() scores {classes} classes; "
-            f"it takes labels from 0 to {classes - 1}"
+            f"it takes labels from 0 to {classes - 1}{none}"
         )
-    return classes
+    return classes if single and find_wrong_label(labels, classes) is None else None
 
 
-def _check_labels(task: Task, targets: Tree, outputs: Any, criterion: Criterion, examples: Examples) -> None:
-    """Check the labels of sequences, if the loss is ours: torch's own error comes in the middle of a run."""
-    if criterion is not sequence_cross_entropy or examples.in_memory is None:
-        return
-    classes = outputs.shape[class_dimension(outputs, targets)]
-    labels = examples.targets()
-    counted = labels[labels != -100]  # noqa: PLR2004
-    if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
-        wrong = int(counted.min()) if int(counted.min()) < 0 else int(counted.max())
-        raise BadInput(
-            f"{task.where}data() gave a label of {wrong}, and model() scores {classes} classes; "
-            f"it takes labels from 0 to {classes - 1} (or -100 for none)"
-        )
+def find_wrong_label(labels: torch.Tensor, classes: int, ignored: int | None = None) -> int | None:
+    """Return a label that is not one of the classes, if there is one."""
+    counted = labels if ignored is None else labels[labels != ignored]
+    if not counted.numel():
+        return None
+    least, most = int(counted.min()), int(counted.max())
+    return least if least < 0 else most if most >= classes else None
+
+
+def _ignored_label(criterion: Criterion, *, single: bool) -> int | None:
+    """Return the label that counts for nothing; None: there is none, or a loss of the user's own decides.
+
+    For one label an example the built-in loss has none: an example that counts for nothing can be left out.
+    """
+    if isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+        return criterion.ignore_index
+    return IGNORED if criterion is sequence_cross_entropy and not single else None
 
 
 def _choose_metrics(task: Task, criterion: Criterion, outputs: Any, targets: Tree) -> list[NamedMetric]:

@@ -13,8 +13,17 @@ import torch
 
 from fedlga.core.process import seed_generators
 from fedlga.core.settings import BadInput
-from fedlga.learning.examples import Constant, Examples, LazyExamples, TensorExamples, as_target, collate_pairs
+from fedlga.learning.examples import (
+    Constant,
+    Examples,
+    LazyExamples,
+    TensorExamples,
+    as_target,
+    collate_pairs,
+    count_not_finite,
+)
 from fedlga.learning.folders import ImageFolder, describe_reason, list_folder
+from fedlga.learning.partitions.own import id_column
 from fedlga.learning.task import Task
 from fedlga.learning.trees import Tree, describe_tree, join_trees, leaves_of, map_tree, name_type
 
@@ -38,6 +47,9 @@ class TaskData:
     parts: Sequence[Array] | None = None  # rows of `train` that each device holds, if the data came like that
     test_parts: Sequence[Array] | None = None  # the same of `test`
     names: Sequence[str] | None = None  # of the devices, if they have some
+    table: Any = (
+        None  # the frame or the Hugging Face dataset behind `train`, if it is one: partitioners ask for columns
+    )
 
 
 def read_task_data(task: Task, *arguments: Any) -> TaskData:
@@ -56,14 +68,24 @@ def read_data(task: Task, given: Any) -> TaskData:
         if unknown := set(both) - {"train", "test"}:
             raise BadInput(f"{reader.where}: got a dict with {sorted(map(str, unknown))[0]!r} beside train; {TAKES}")
         train, parts, names = reader.read_parts("train", both["train"])
+        table = None if parts is not None else find_table(both["train"])
         if both.get("test") is None:
-            return TaskData(task, train, parts=parts, names=names)
+            return TaskData(task, train, parts=parts, names=names, table=table)
         test, test_parts, test_names = reader.read_parts("test", both["test"], like=names)
         if test_parts is not None and test_names != names:
             raise BadInput(f"{reader.where}: test has one dataset a device, and not for the same devices as train")
-        return TaskData(task, train, test, parts, test_parts, names)
+        return TaskData(task, train, test, parts, test_parts, names, table)
+    if isinstance(dataset, Mapping) and "test" in dataset:
+        raise BadInput(f"{reader.where}: got a dict with test and no train; {TAKES}")
     train, parts, names = reader.read_parts("", given)
-    return TaskData(task, train, parts=parts, names=names)
+    return TaskData(task, train, parts=parts, names=names, table=None if parts is not None else find_table(given))
+
+
+def find_table(given: Any) -> Any:
+    """Return the frame or the Hugging Face dataset that was given, alone or with its target column; else None."""
+    dataset = _split_column(given)[0]
+    kinds = [kind for kind in (_class_of("pandas", "DataFrame"), _class_of("datasets", "Dataset")) if kind is not None]
+    return dataset if isinstance(dataset, tuple(kinds)) else None
 
 
 class _Reader:
@@ -72,6 +94,7 @@ class _Reader:
     def __init__(self, task: Task) -> None:
         self._collate = task.collate
         self._columns: list[Any] | None = None  # of the inputs of the first frame
+        self._id = id_column(task.partition)  # says whose an example is: no input
         self.where = f"{task.where}data()"
 
     def read_parts(
@@ -100,13 +123,28 @@ class _Reader:
             return {name: _with_column(part, column) for name, part in listed.items()}
         partitioner = _class_of("flwr_datasets.partitioner", "Partitioner")
         if partitioner is not None and isinstance(dataset, partitioner):
-            loaded: Any = dataset
-            try:
-                count = int(loaded.num_partitions)
-                return {str(i): _with_column(loaded.load_partition(i), column) for i in range(count)}
-            except (AttributeError, ValueError, TypeError) as error:
-                raise BadInput(f"{self.where}: the partitioner cannot be used ({error})") from error
+            self._id = id_column(dataset)
+            return self._load_partitions(dataset, lambda: dataset, column)
+        federated = _class_of("flwr_datasets", "FederatedDataset")
+        if federated is not None and isinstance(dataset, federated):
+
+            def prepare() -> Any:
+                partitioners: dict[str, Any] = dataset.partitioners  # it fetches and reads the data
+                chosen = partitioners.get(what) or next(iter(partitioners.values()))
+                self._id = id_column(chosen)
+                return chosen
+
+            return self._load_partitions(dataset, prepare, column)
         return None
+
+    def _load_partitions(self, given: Any, prepare: Callable[[], Any], column: str | None) -> dict[str, Any]:
+        try:
+            partitioner = prepare()
+            count = int(partitioner.num_partitions)
+            return {str(i): _with_column(partitioner.load_partition(i), column) for i in range(count)}
+        except Exception as error:
+            reason = f"{type(error).__name__}: {describe_reason(error)}"
+            raise BadInput(f"{self.where}: the {type(given).__name__} cannot be used ({reason})") from error
 
     def read(self, what: str, given: Any) -> Examples:
         """Return one dataset."""
@@ -151,13 +189,11 @@ class _Reader:
                 "it takes as many examples in both"
             )
         for side, tree in (("x", inputs), ("y", targets)):
-            for leaf in leaves_of(tree):
-                if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-                    bad = int((~torch.isfinite(leaf)).sum())
-                    raise BadInput(
-                        f"{self.where}: {_for(what)}{side} holds {bad} values that are not finite (NaN or infinity); "
-                        "it takes finite numbers"
-                    )
+            if bad := count_not_finite(tree):
+                raise BadInput(
+                    f"{self.where}: {_for(what)}{side} holds {bad} values that are not finite (NaN or infinity); "
+                    "it takes finite numbers"
+                )
         return TensorExamples(inputs, targets)
 
     def _as_tensor(self, what: str, leaf: Any) -> torch.Tensor:
@@ -188,7 +224,7 @@ class _Reader:
                 f"{self.where}: {_for(what)}the frame has no column {column!r}; its columns are "
                 f"{', '.join(map(str, frame.columns))}"
             )
-        others = [name for name in frame.columns if name != column]
+        others = [name for name in frame.columns if name not in (column, self._id)]
         if doubles := sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}):
             raise BadInput(
                 f"{self.where}: {_for(what)}the frame has two columns {doubles[0]!r}; it takes each name once"
@@ -236,6 +272,8 @@ class _Reader:
         if self._collate is not None:
             return LazyExamples(dataset, self._collate)
         assert column is not None
+        if self._id in dataset.column_names:
+            dataset = dataset.remove_columns([self._id])
         first: dict[str, Any] = dataset[0] if len(dataset) else {}
         if text := [name for name, value in first.items() if isinstance(value, str)]:
             raise BadInput(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import torch
 from fedlga.core.randomness import Stream, generator
 from fedlga.core.settings import BadInput
 from fedlga.learning.partitions.base import Partition, count_classes, make_parts
-from fedlga.learning.partitions.own import OwnPartition
+from fedlga.learning.partitions.own import OwnPartition, id_column
 
 if TYPE_CHECKING:
     from fedlga.core.types import Array
@@ -49,8 +49,9 @@ def split_examples(
 ) -> Split:
     """Divide the data between devices and the test: the same for every method with this seed.
 
-    Without a test set, a fifth is held out: of every device's own data if the data came by device, if there are no
-    classes, or if `own_tests` asks for it; otherwise of all data, before devices get the rest.
+    Without a test set, a fifth is held out: of every device's own data if the data came by device, if a partitioner
+    goes by whose it is, if there are no classes, or if `own_tests` asks for it; otherwise of all data, before devices
+    get the rest.
     """
     own = isinstance(partition, OwnPartition) and partition.given is not None  # it may look at them
     labels = find_labels(data.train, classes, needed=partition.needs_classes or own)
@@ -63,11 +64,12 @@ def split_examples(
         if devices != len(data.parts):
             raise BadInput(f"devices: got {devices}; the data comes in {len(data.parts)} parts, one a device")
         return _split_natural(data, labels, classes, seed)
-    targets = _targets_for(data, labels, needed=own)
+    targets = find_targets(data, labels, needed=own)
     if data.test is not None:
         parts = make_parts(partition, targets, classes or 0, devices, seed)
         return Split(data.train, parts, data.test, None, labels, classes)
-    if labels is None or own_tests:
+    natural = isinstance(partition, OwnPartition) and id_column(partition.given) is not None
+    if labels is None or own_tests or natural:
         parts = make_parts(partition, targets, classes or 0, devices, seed)
         return _hold_out_of_each(data.train, parts, labels, classes, seed)
     order = generator(seed, Stream.HOLD_OUT).permutation(len(targets))
@@ -75,6 +77,8 @@ def split_examples(
     test, train = np.sort(order[:tested]), np.sort(order[tested:])
     if len(train) == 0:
         raise BadInput("data(): got one example; it takes two at least, one to train and one to test on")
+    if isinstance(partition, OwnPartition):
+        partition = replace(partition, rows=train)
     chosen = make_parts(partition, targets[train], classes or 0, devices, seed)
     return Split(data.train, [train[part] for part in chosen], data.train.take(test), None, labels, classes, test)
 
@@ -87,7 +91,7 @@ def find_labels(examples: Examples, classes: int | None, *, needed: bool) -> Arr
     return examples.targets().cpu().numpy()
 
 
-def _targets_for(data: TaskData, labels: Array | None, *, needed: bool) -> Array:
+def find_targets(data: TaskData, labels: Array | None, *, needed: bool) -> Array:
     """Return what a partition gets: labels, number targets, or zeros if targets are no single array."""
     if labels is not None:
         return labels

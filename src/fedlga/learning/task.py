@@ -24,6 +24,15 @@ from fedlga.core.settings import BadInput, choose
 
 TASKS = SEAMS["task"].names  # the built-in ones: modules of the same form as a user's file
 _LIBRARIES = {Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))}
+MISTAKEN = {  # names that are not read, and what was meant; harmless if the file has that one too
+    "criterion": "loss",
+    "losses": "loss",
+    "loss_fn": "loss",
+    "metric": "metrics",
+    "partitioner": "partition",
+    "partitions": "partition",
+    "collate_fn": "collate",
+}
 OPTIONAL = ("loss", "metrics", "partition", "collate", "experiment", "files")
 
 
@@ -45,7 +54,7 @@ class Task:
     named: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of a built-in dataset: its model and sizes
 
     def __post_init__(self) -> None:
-        if not callable(self.model):
+        if not callable(self.model) or _is_module(self.model):
             raise BadInput(
                 f"Task: model is a {type(self.model).__name__}; it takes a function that returns an nn.Module"
             )
@@ -74,6 +83,12 @@ class Task:
         if self.named:
             return f"model {self.name!r}: "
         return f"{Path(self.source).name}: " if self.source.endswith(".py") else ""
+
+
+def _is_module(given: Any) -> bool:
+    """Return whether something is a model itself: it can be called too, but makes no model."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(given, torch.nn.Module)
 
 
 def describe_error(error: BaseException) -> str:
@@ -106,11 +121,14 @@ def load_task(name: str) -> Task:
     where = Path(source).name if source.endswith(".py") else source
     for function in ("model", "data"):
         given = getattr(module, function, None)
-        if not callable(given):
+        if not callable(given) or _is_module(given):
             got = "has no" if given is None else f"has a {type(given).__name__} in place of"
             raise BadInput(f"task: {where} {got} {function}(); it takes functions model() and data()")
-    if unknown := [f for f in ("train_data", "test_data", "criterion") if hasattr(module, f)]:
-        raise BadInput(f"task: {where} has {unknown[0]}, which is not read; it takes data() and loss(outputs, targets)")
+    if unknown := [name for name in ("train_data", "test_data") if hasattr(module, name)]:
+        raise BadInput(f"task: {where} has {unknown[0]}, which is not read; it takes data()")
+    for wrong, right in MISTAKEN.items():
+        if hasattr(module, wrong) and not hasattr(module, right):
+            raise BadInput(f"task: {where} has {wrong}, which is not read; it takes {right}")
     given = {name: getattr(module, name) for name in OPTIONAL if getattr(module, name, None) is not None}
     try:
         title = Path(source).stem if source.endswith(".py") else source.rpartition(".")[2]

@@ -21,6 +21,7 @@ from fedlga.core.types import Assignment, Local, Update
 from fedlga.learning.augment import crop_and_flip
 from fedlga.learning.compiled_step import CompiledStep
 from fedlga.learning.examples import Examples, move_batch
+from fedlga.learning.failures import explain_loss, explain_model
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.kernels.mlp import FusedMLP
 from fedlga.learning.problem import resize_batch
@@ -29,6 +30,7 @@ from fedlga.learning.torch_private import add_scaled, compute_gradients, copy_ea
 if TYPE_CHECKING:
     from fedlga.core.types import Array, Memory, Vector
     from fedlga.learning.examples import Batch
+    from fedlga.learning.trees import Tree
 
 OWN_WEIGHTS, OWN_BUFFERS = "own.weights", "own.buffers"  # in a device's memory: its own BatchNorm
 
@@ -76,8 +78,7 @@ class Devices:
             w, buffers = self.personalise(assignment.w, assignment.buffers, memory)
             assignment = replace(assignment, w=w, buffers=buffers)
             memory = {name: vector for name, vector in memory.items() if name not in (OWN_WEIGHTS, OWN_BUFFERS)}
-        decay = 0.0 if self.options.clip else self._coupled_decay  # else it is added after clipping, as torch does
-        local = add_weight_decay(self.method.local(assignment, memory), assignment.w, decay)
+        local = add_weight_decay(self.method.local(assignment, memory), assignment.w, self._coupled_decay)
         result = self.train(assignment, local)
         own: Memory = self._take_own(assignment, result) if self.options.own_batch_norm else {}
         truth = None
@@ -249,7 +250,7 @@ def run_sgd(
         if compiled is not None and compiled.fits(inputs, targets):
             loss, pieces = compiled.compute(inputs, targets)
         else:
-            loss = model.criterion(model.call(inputs), targets)
+            loss = compute_loss(model, inputs, targets)
             pieces = compute_gradients(loss, model.parameters)
         losses.append(loss.detach())
         if plain:  # nothing else needs the gradient as one vector
@@ -257,12 +258,10 @@ def run_sgd(
             model.round_weights()
             continue
         copy_each(model.gradients, pieces)
-        add_local_terms(gradient, constant, local.pull, w, sent, scratch)
-        if options.clip:
+        if options.clip:  # the loss's gradient alone: Scaffold's control is then the mean of what it corrects
             norm = math.sqrt(float(torch.dot(gradient, gradient)))
             gradient.mul_(min(1.0, options.clip / (norm + 1e-6)))
-            if options.weight_decay and adamw is None:
-                gradient.add_(w, alpha=options.weight_decay)
+        add_local_terms(gradient, constant, local.pull, w, sent, scratch)
         if adamw is not None:
             w.grad = gradient
             adamw.step()
@@ -275,6 +274,18 @@ def run_sgd(
     buffers = model.read_buffers()
     delta = (w - sent).to(assignment.w.device)
     return TrainingResult(delta, len(losses), mean_loss, None if buffers is None else buffers.to(delta.device))
+
+
+def compute_loss(model: FlatModel, inputs: Tree, targets: Tree) -> torch.Tensor:
+    """Return the mean loss of a batch; what the task's own model or loss raise becomes one line that names it."""
+    try:
+        outputs = model.call(inputs)
+    except Exception as error:
+        raise explain_model(error, inputs) from error
+    try:
+        return model.criterion(outputs, targets)
+    except Exception as error:
+        raise explain_loss(error, outputs, targets) from error
 
 
 def make_adamw(w: Vector, lr: float, weight_decay: float) -> torch.optim.AdamW:

@@ -143,4 +143,4 @@ def test_a_partitioner_that_needs_no_labels_goes_with_numbers(flower):
 def test_partitioners_that_do_not_fit_are_refused_in_one_line(flower):
     assert "makes 3 parts for 2 devices" in refusal(flower.IidPartitioner(3))
     text = refusal(flower.NaturalIdPartitioner(partition_by="postcode"), devices=3)
-    assert "the column of the labels is called 'label' here" in text
+    assert "its table has the columns 'label' and 'row'" in text

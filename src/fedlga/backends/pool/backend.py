@@ -79,6 +79,8 @@ class PoolBackend(Backend):
                 memory = examples.in_memory
                 data[name] = None if memory is None else self._share((memory.inputs, memory.targets()))
             data["test_rows"] = None if test_rows is None else self._share(torch.from_numpy(test_rows))
+            ranges_held = None if test_set.ranges is None else torch.tensor(test_set.ranges, device="cpu")
+            data["ranges"] = None if ranges_held is None else self._share(ranges_held)
             rows = max(1, len(test_set.each_metrics))  # a file has a byte at least
             values, self._values = self._shared.new((rows, len(test_set), 2))
             outputs, self._outputs = None, None
@@ -137,7 +139,8 @@ class PoolBackend(Backend):
 
     def score(self, w: Vector, buffers: Vector | None) -> Scores:
         """Evaluate weights: every worker takes some batches, or some devices that keep something to themselves."""
-        if self._test_set.keeps_outputs and self._outputs is None:  # of a form that cannot be shared
+        outputs_here = self._test_set.keeps_outputs and self._outputs is None  # of a form that cannot be shared
+        if outputs_here or self._test_set.keeps_targets:
             return score_here(self._all_devices, self._test_set, self._store, self._ranges, w, buffers)
         self._send(w, buffers)
         messages = self._pieces() if self._ranges is None else self._personal_pieces(self._ranges)

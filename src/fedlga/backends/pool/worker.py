@@ -72,7 +72,8 @@ class Worker:
         assert self._devices.compiled or not options.compile or self._devices.kernel, (
             "compiled before the first weights"
         )
-        self._test_set = TestSet(problem, test.to(device), options.resize)
+        ranges = None if data["ranges"] is None else [(int(start), int(end)) for start, end in data["ranges"]]
+        self._test_set = TestSet(problem, test.to(device), options.resize, ranges)
         self._values = SharedTensor(**setup["values"]).open()
         self._outputs = None if setup["outputs"] is None else SharedTensor(**setup["outputs"]).open()
         self._sent = {name: SharedTensor(**place).open() for name, place in setup["sent"].items()}

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from typing import Any
 
 from fedlga.core.settings import BadInput
@@ -16,12 +17,21 @@ class WorkerFailed(RuntimeError):
     """A worker process ended or raised; the message holds its output."""
 
 
+def _libraries_first() -> list[str]:
+    """Return the import path with libraries first: a user's numpy.py must not replace the one that torch imports.
+
+    The set-up of a run gives workers the path as it is.
+    """
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return sorted((path for path in sys.path if path), key=lambda path: path not in libraries)
+
+
 class Workers:
     """The processes. They can serve many runs: a comparison starts them once."""
 
     def __init__(self, count: int) -> None:
-        command = [sys.executable, "-m", "fedlga.backends.pool.worker"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        command = [sys.executable, "-P", "-m", "fedlga.backends.pool.worker"]  # -P: not from the working folder
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(_libraries_first())}
         self._processes = [
             subprocess.Popen(  # noqa: S603
                 command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
@@ -27,6 +28,8 @@ class OwnPartition(Partition):
     """Only for tasks: one dataset a device, or what `partition` in the task's file says."""
 
     given: Any = None  # the task's `partition`
+    table: Any = None  # the frame or the Hugging Face dataset with all columns, if the data is one
+    rows: Any = None  # of the table, that are divided; None: all
 
     def split(self, labels: Array, classes: int, devices: int, rng: np.random.Generator) -> list[Part]:  # noqa: D102
         if self.given is None:
@@ -48,7 +51,7 @@ class OwnPartition(Partition):
 
     def _ask_partitioner(self, labels: Array, devices: int) -> list[Array]:
         """Let a partitioner of Flower Datasets divide a table with a row an example: it needs no more than labels."""
-        partitioner = _give_table(self.given, labels)
+        partitioner = self.give_table(labels)
         try:
             if partitioner.num_partitions != devices:
                 raise BadInput(
@@ -58,8 +61,38 @@ class OwnPartition(Partition):
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             if isinstance(error, BadInput):
                 raise
-            hint = f"; the column of the labels is called {LABEL!r} here"
-            raise BadInput(f"partition: the task's partitioner failed ({error}){hint}") from error
+            raise BadInput(self._describe_failure(error)) from error
+
+    def count_parts(self, labels: Array) -> int:
+        """Return how many parts a partitioner of Flower Datasets makes: some know it only once they have a table."""
+        try:
+            return int(self.give_table(labels).num_partitions)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise BadInput(self._describe_failure(error)) from error
+
+    def give_table(self, labels: Array) -> Any:
+        """Return the partitioner with a table of its own: the data's columns, if it has some, and the targets."""
+        from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs, reportMissingImports]
+
+        partitioner = copy.deepcopy(self.given)  # it takes a dataset only once
+        targets = labels if labels.ndim == 1 else np.zeros(len(labels), int)
+        if self.table is None:
+            table: Any = Dataset.from_dict({LABEL: targets})
+        elif isinstance(self.table, Dataset):
+            table = self.table
+        else:
+            table = Dataset.from_pandas(self.table, preserve_index=False)
+        if self.rows is not None and self.table is not None:
+            table = table.select(self.rows)
+        table = table.remove_columns([name for name in table.column_names if name == ROW])
+        if LABEL not in table.column_names:
+            table = table.add_column(LABEL, targets)
+        partitioner.dataset = table.add_column(ROW, np.arange(len(targets)))
+        return partitioner
+
+    def _describe_failure(self, error: Exception) -> str:
+        named = "of the data" if self.table is not None else f"{LABEL!r} and {ROW!r}"
+        return f"partition: the task's partitioner failed ({error}); its table has the columns {named}"
 
 
 def _as_rows(device: int, part: Any) -> Array:
@@ -69,23 +102,12 @@ def _as_rows(device: int, part: Any) -> Array:
         raise BadInput(f"partition: the task's gave device {device} rows that are not numbers ({error})") from error
 
 
-def count_partitions(partitioner: Any, labels: Array) -> int:
-    """Return how many parts a partitioner of Flower Datasets makes: some know it only once they have a table."""
-    try:
-        return int(_give_table(partitioner, labels).num_partitions)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise BadInput(
-            f"partition: the task's partitioner failed ({error}); the column of the labels is called {LABEL!r} here"
-        ) from error
-
-
-def _give_table(given: Any, labels: Array) -> Any:
-    from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs, reportMissingImports]
-
-    partitioner = copy.deepcopy(given)  # it takes a dataset only once
-    labels = labels if labels.ndim == 1 else np.zeros(len(labels), int)
-    partitioner.dataset = Dataset.from_dict({ROW: np.arange(len(labels)), LABEL: labels})
-    return partitioner
+def id_column(given: Any) -> str | None:
+    """Return the column that says whose an example is, if this is a partitioner that goes by one."""
+    library: Any = sys.modules.get("flwr_datasets.partitioner")
+    if library is None or not isinstance(given, library.NaturalIdPartitioner | library.GroupedNaturalIdPartitioner):
+        return None
+    return cast("str", vars(given)["_partition_by"])
 
 
 def check_parts(parts: Any, examples: int, devices: int) -> list[Part]:
