@@ -9,7 +9,7 @@ import inspect
 import torch
 from torch import nn
 
-MODULES = ("argparse", "asyncio", "collections", "datetime", "decimal", "email", "logging", "pathlib", "typing")
+MODULES = ("argparse", "asyncio", "difflib", "inspect", "json", "logging", "shutil", "subprocess", "threading")
 LENGTH, SYMBOLS = 64, 128
 
 
@@ -17,8 +17,9 @@ def data():
     """Return one dataset a device: rows of characters, and the same characters moved by one."""
     devices = {}
     for name in MODULES:
-        texts = {inspect.getdoc(value) or "" for _, value in inspect.getmembers(importlib.import_module(name))}
-        text = "\n".join(sorted(texts, key=len, reverse=True))[:6000]
+        members = inspect.getmembers(importlib.import_module(name), callable)
+        texts = {inspect.getdoc(value) or "" for _, value in members}
+        text = "\n".join(sorted(texts, key=lambda text: (len(text), text), reverse=True))[:6000]
         numbers = torch.tensor([min(byte, SYMBOLS - 1) for byte in text.encode()])
         rows = (len(numbers) - 1) // LENGTH
         cut = rows * LENGTH

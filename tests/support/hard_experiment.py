@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Every method with every policy that it goes with.
 PAIRS = [(m, p) for m in names_of("method") for p in find("method", m).policies or names_of("policy")]
+REFUSED_PAIRS = [(m, p) for m in names_of("method") for p in names_of("policy") if (m, p) not in PAIRS]
 # Unequal sizes, momentum, decay, clipping, examples as weights: results would differ if anything came in another order.
 HARD = {
     "partition": "dirichlet",
@@ -37,11 +38,10 @@ HARD = {
 OWN_TASKS = {file.stem: str(file) for file in sorted((Path(__file__).parent / "own_tasks").glob("*.py"))}
 
 
-def task_experiment(task: str, method: str) -> Experiment:
-    """Return the experiment of a task in `own_tasks` with a method."""
-    return Experiment(task=OWN_TASKS[task], method=method, backend="serial").changed(
-        load_task(OWN_TASKS[task]).experiment
-    )
+def task_experiment(task: str, method: str, policy: str | None = None) -> Experiment:
+    """Return the experiment of a task in `own_tasks` with a method and a policy; None: the method's own policy."""
+    experiment = Experiment(task=OWN_TASKS[task], method=method, backend="serial")
+    return experiment.changed({**load_task(OWN_TASKS[task]).experiment, "stragglers": policy})
 
 
 def hard_experiment(method: str) -> Experiment:

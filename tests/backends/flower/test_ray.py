@@ -16,13 +16,17 @@ from safetensors.torch import load_file
 
 import on_ray
 from fedlga.core.registry import names_of
+from fedlga.core.settings import BadInput
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.flower_server import read_experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
 from fedlga.experiments.run import load_for_resume, run, run_and_record
-from hard_experiment import OWN_TASKS, hard_experiment, task_experiment
+from fedlga.learning.task import load_task
+from hard_experiment import OWN_TASKS, PAIRS, REFUSED_PAIRS, hard_experiment, task_experiment
 from trials import BIN, EXAMPLE_APP, LONGEST, free_ports, listens, quicken
 
-pytestmark = pytest.mark.slow(seconds=70)
+pytestmark = pytest.mark.slow(seconds=95)
 
 
 def test_three_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_path):
@@ -123,7 +127,7 @@ def test_a_task_made_in_python_gives_the_same_on_every_backend(tmp_path):
 
 @pytest.fixture(scope="module")
 def runs_on_ray(tmp_path_factory):
-    """Return a folder with a run of every method, all on the same two Ray processes."""
+    """Return a folder with a run of every method, and of every task, method and policy, on the same Ray processes."""
     folder = tmp_path_factory.mktemp("ray")
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}  # where devices keep their memory
     command = [sys.executable, on_ray.__file__, str(folder)]
@@ -138,15 +142,55 @@ def test_all_methods_on_ray_give_what_serial_gives_to_the_last_bit(method, runs_
 
 
 @pytest.mark.parametrize("task", OWN_TASKS)
-@pytest.mark.parametrize("method", names_of("method"))
-def test_tasks_on_ray_give_what_serial_gives_to_the_last_bit(method, task, runs_on_ray, tmp_path):
-    serial = run(task_experiment(task, method), tmp_path / "serial")
-    check_same(serial, read_run(runs_on_ray / f"{task}-{method}"))
+@pytest.mark.parametrize(("method", "policy"), PAIRS)
+def test_tasks_on_ray_give_what_serial_gives_to_the_last_bit(method, policy, task, runs_on_ray, tmp_path):
+    """All that a config takes of six methods and four policies. Serial and pool: tests/backends/test_agree.py."""
+    serial = run(task_experiment(task, method, policy), tmp_path / "serial")
+    assert any(record.slow for record in serial.records), "no device was slow, so the policy did nothing"
+    check_same(serial, read_run(runs_on_ray / f"{task}-{method}-{policy}"))
+
+
+@pytest.mark.parametrize("task", OWN_TASKS)
+def test_runs_on_ray_differ_wherever_method_or_policy_do(task, runs_on_ray):
+    """Otherwise two backends that both ignore the policy would agree, too."""
+    models = {
+        (runs_on_ray / f"{task}-{m}-{policy}" / "model.safetensors").read_bytes(): (m, policy) for m, policy in PAIRS
+    }
+    same = {("fedavg", "complete"), ("fedlga", "complete")}  # FedLGA is averaging with complete
+    assert len(models) == len(PAIRS) - len(same) + 1
+
+
+def test_every_method_goes_with_every_policy_but_fedlga():
+    assert REFUSED_PAIRS == [("fedlga", "wait"), ("fedlga", "drop"), ("fedlga", "keep")]
+    assert len(names_of("method")) * len(names_of("policy")) == len(PAIRS) + len(REFUSED_PAIRS) == 24
+
+
+@pytest.mark.parametrize("task", OWN_TASKS)
+@pytest.mark.parametrize(("method", "policy"), REFUSED_PAIRS)
+def test_other_policies_are_refused_in_the_same_words_everywhere(method, policy, task):
+    """Here, and where an experiment arrives as text: on a node, and as the configuration of a Flower app."""
+    words = f"stragglers: got '{policy}'; method {method} takes complete (it is averaging with complete: for another"
+    words += " policy use method fedavg)"
+    experiment = task_experiment(task, method)
+    for backend in ("serial", "pool", "flower"):
+        with pytest.raises(BadInput) as refused:
+            experiment.changed({"backend": backend, "stragglers": policy})
+        assert str(refused.value) == words
+    text = experiment.changed({"stragglers": "complete"}).to_toml()
+    with pytest.raises(BadInput) as refused:
+        Experiment.from_toml(text.replace('stragglers = "complete"', f'stragglers = "{policy}"'))
+    assert str(refused.value) == words
+    with pytest.raises(BadInput) as refused:
+        read_experiment({"method": method, "stragglers": policy}, load_task(OWN_TASKS[task]))
+    assert str(refused.value) == words
 
 
 def check_same(serial, ray):
-    expected, weights = (load_file(folder / "model.safetensors") for folder in (serial.folder, ray.folder))
-    assert all(torch.equal(expected[name], weights[name]) for name in expected)
+    """Compare all tensors that two runs leave, the aggregator's memory among them, and all fields of their records."""
+    for name in ("model.safetensors", "checkpoint/server.safetensors"):
+        expected, tensors = (load_file(folder / name) for folder in (serial.folder, ray.folder))
+        assert expected.keys() == tensors.keys()
+        assert all(torch.equal(expected[key], tensors[key]) for key in expected)
     assert [replace(record, seconds=0.0) for record in ray.records] == [
         replace(record, seconds=0.0) for record in serial.records
     ]

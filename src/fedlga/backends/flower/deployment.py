@@ -44,7 +44,8 @@ def init(
 ) -> list[Path]:
     """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by.
 
-    `task` is the user's own task, and `settings` those that it brings; without one, the app holds an example.
+    `task` is the user's own task, and `settings` those that it brings; without one, the app holds an example. Its file
+    has to be importable without the files beside it: it goes to the nodes alone.
     """
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{str(folder)!r} is a file; a fleet needs a folder of its own")
@@ -58,6 +59,7 @@ def init(
         raise BadInput(f"--nodes: got {nodes}; it takes 1 to 10000")
     if not 1024 <= port <= 65_535 - nodes - 1:  # noqa: PLR2004
         raise BadInput(f"--port: got {port}; it takes 1024 to {65_535 - nodes - 1}")
+    content = None if task is None else _read_task(task)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -74,8 +76,8 @@ def init(
             "BIN": str(Path(sys.executable).parent),
         }
         _fill_templates(folder, names, nodes)
-        if task is not None:
-            _put_task(folder / "app", task, nodes, settings or {})
+        if content is not None:
+            _put_task(folder / "app", content, nodes, settings or {})
     except OSError as error:
         raise BadInput(f"cannot write to {str(folder)!r} ({error.strerror})") from error
     return sorted(path for path in folder.iterdir())
@@ -105,10 +107,22 @@ def _fill_templates(folder: Path, names: dict[str, str], nodes: int) -> None:
     write_atomically(folder / "app" / "fleet_app" / "__init__.py", '"""A federation of your own."""\n')
 
 
-def _put_task(app: Path, task: Path, nodes: int, settings: Mapping[str, Any]) -> None:
+def _read_task(file: Path) -> bytes:
+    """Return the content of a task's file; BadInput if it cannot be imported on a node."""
+    from fedlga.backends.flower.task_check import check_alone
+
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"--task: {str(file)!r} cannot be read ({error.strerror})") from error
+    check_alone(file, content)
+    return content
+
+
+def _put_task(app: Path, content: bytes, nodes: int, settings: Mapping[str, Any]) -> None:
     """Let the app learn a task of the user's own: its file as it is, and its settings in the app's configuration."""
     package = app / "fleet_app"
-    shutil.copyfile(task, package / "task.py")
+    (package / "task.py").write_bytes(content)
     for name in ("client", "server"):
         text = (
             f'"""The Flower {name.title()}App, for the task in task.py."""\n\n'
