@@ -86,7 +86,10 @@ def test_tune_takes_the_lowest_and_report(fedlga, line):
     words = ("--stragglers", "keep,complete", "--grid", "lr=0.01,0.1", "--widen", 0, "--rounds", 3, "--out", "t")
     code, out, err = fedlga("tune", line, *words, "--seeds", "100", "--held-out", "0-1", "--workers", 1)
     assert (code, err) == (0, "")
-    assert "by mean of the target metric over the last fifth" in out
+    assert "2 arms, 4 points, 1 seed for the choice, 2 held out, into t" in out
+    assert "on 1 other seed by mean rmse over the last fifth of the simulated time" in " ".join(out.split())
+    (header,) = [row for row in out.splitlines() if row.startswith("arm ")]
+    assert max(map(len, out.split(header)[1].split("written:")[0].splitlines())) <= 80
     by_arm: dict[str, list[dict[str, str]]] = {}
     for row in read_csv("t/tuning.csv"):
         by_arm.setdefault(row["arm"], []).append(row)
@@ -103,6 +106,79 @@ def test_tune_takes_the_lowest_and_report(fedlga, line):
     code, out, err = fedlga("compare", "--tuned", "t", "--seeds", "5", "--out", "c")
     assert (code, err) == (0, "")
     assert "rmse" in out
+
+
+def test_tune_by_the_name_of_the_metric_and_by_no_other(fedlga, line):
+    """What is refused is refused before anything is run or written."""
+    words = ("--stragglers", "keep", "--grid", "lr=0.01,0.1", "--widen", 0, "--rounds", 2, "--workers", 1)
+    words += ("--seeds", "100", "--held-out", "0")
+    for by, more, message in (
+        ("accuracy", (), "got 'accuracy', and the target metric is rmse; it takes rmse, slow or time"),
+        ("beauty", (), "got 'beauty', and the target metric is rmse; it takes rmse, slow or time"),
+        ("rmse", ("--set", "metric=loss"), "got 'rmse', and the target metric is loss; it takes loss, slow or time"),
+        ("slow", ("--set", "fleet=paper"), "got 'slow', and no device of this fleet is always slow; it takes rmse or "),
+    ):
+        code, out, err = fedlga("tune", line, *words, "--by", by, *more, "--out", "t")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"fedlga: --by: {message}")
+        assert not Path("t").exists()
+    line.write_text(TASK.replace('"target": 0.9, ', ""))
+    code, out, err = fedlga("tune", line, *words, "--by", "time", "--out", "t")
+    message = "fedlga: --by: got 'time', and the experiment has no target; set one with --target\n"
+    assert (code, out, err) == (2, "", message)
+    assert not Path("t").exists()
+    code, out, err = fedlga("tune", line, *words, "--by", "rmse", "--out", "t")
+    assert (code, err) == (0, "")
+    assert Path("t/tuning.toml").read_text().startswith('by = "metric"\n')
+    assert "by mean rmse over" in " ".join(out.split())
+    assert "ahead, behind" not in out, "there is one arm"
+    assert "accuracy" not in out
+
+
+def test_tune_by_slow_devices_that_the_test_data_cannot_tell(fedlga, line):
+    line.write_text(
+        TASK.replace(
+            "return x, x @ np.array([1.0, -2.0]) + 0.5", "return {'train': (x, x[:, 0]), 'test': (x, x[:, 1])}"
+        )
+    )
+    words = ("--stragglers", "keep", "--grid", "lr=0.01,0.1", "--rounds", 2, "--by", "slow", "--out", "t")
+    code, out, err = fedlga("tune", line, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(
+        "fedlga: --by: got 'slow', and the test set belongs to no device and has no classes; it takes"
+    )
+    assert not Path("t").exists()
+
+
+def test_without_a_target_nothing_speaks_of_one(fedlga, line):
+    """Neither the table, nor the lines below it, nor the files, nor the page and its figures."""
+    line.write_text(TASK.replace('"target": 0.9, ', "").replace('"fleet": "speeds", "deadline": 2.0,', ""))
+    code, out, err = fedlga("run", line, "--rounds", 2, "--out", "r")
+    assert (code, err) == (0, "")
+    code, shown, err = fedlga(
+        "compare", line, "--methods", "fedavg,fedlga", "--seeds", "0-1", "--rounds", 3, "--out", "c"
+    )
+    assert (code, err) == (0, "")
+    (header,) = [row for row in shown.splitlines() if row.startswith("method ")]
+    assert " ".join(header.split()) == "method stragglers best rmse rmse at the end simulated seconds in all"
+    rows = [row.split() for row in shown.splitlines() if row.startswith(("fedavg ", "fedlga "))]
+    best, last, seconds = (
+        read_csv("c/comparison.csv")[0][name] for name in ("best_rmse", "last_rmse", "simulated_seconds")
+    )
+    assert rows[0] == ["fedavg", "keep", f"{float(best):.4g}", f"{float(last):.4g}", f"{float(seconds):.0f}"]
+    assert fedlga("report", "c")[0] == 0
+    page = re.sub(r"<details>.*?</details>", "", texts("c/report.html"), flags=re.DOTALL)
+    files = [
+        Path(f"c/{name}").read_text() for name in ("comparison.csv", "runs.csv", "comparison.json", "comparison.svg")
+    ]
+    for text in (out, shown, page, *files):
+        for word in ("target", "reached", "never", "rounds_more", "v first", "horizontal line"):
+            assert word not in text
+    words = ("--stragglers", "keep,complete", "--grid", "lr=0.1", "--rounds", 2, "--workers", 1, "--out", "t")
+    code, out, err = fedlga("tune", line, *words, "--seeds", "100", "--held-out", "0-1")
+    assert (code, err) == (0, "")
+    for text in (out, *(Path(f"t/held-out/{name}.csv").read_text() for name in ("comparison", "runs", "paired"))):
+        assert "target" not in text
 
 
 def test_the_metric_and_the_target_can_be_chosen(fedlga, line):

@@ -8,10 +8,14 @@ import pty
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from commands import FAST, start
-from fedlga.cli.terminal import Display
-from run_folders import make_record
+from fedlga.cli.terminal import Display, describe_outcome, has_targets, make_comparison_table, make_end_table
+from fedlga.experiments.arms import Arm
+from fedlga.experiments.compare import Plan, make_table
+from fedlga.experiments.config import Experiment
+from run_folders import make_record, write_finished
 
 
 def test_the_live_line_counts_rounds_again_after_a_fetch():
@@ -23,6 +27,55 @@ def test_the_live_line_counts_rounds_again_after_a_fetch():
         display.show_round(make_record())
         (task,) = display._progress.tasks
     assert (task.description, task.completed, task.total) == ("round 1/200", 1, 200)
+
+
+def show(table: Table | None) -> list[list[str]]:
+    """Return the words of a table's lines, on a terminal of 80 columns."""
+    assert table is not None
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(table)
+    return [line.split() for line in screen.getvalue().splitlines()]
+
+
+def test_a_comparison_whose_arms_have_a_target_or_none(tmp_path):
+    """fedavg with keep has none, with drop all seeds reach it, with wait none does; what was not measured is '-'."""
+    arms = [Arm("fedavg", "keep"), Arm("fedavg", "drop", {"target": 2.5}), Arm("fedavg", "wait", {"target": 1.5})]
+    plan = Plan(Experiment(task="python:mine"), {}, [], [], [0, 1], more_arms=arms)
+    reached = {"rounds_to_target": 4, "seconds_to_target": 0.5, "simulated_seconds_to_target": 20.0}
+    for arm, e, folder in plan.runs(tmp_path):
+        best = {} if arm.policy == "wait" else {"best_rmse": 2.0}
+        write_finished(folder, metric="rmse", target=e.target, **best, **(reached if arm.policy == "drop" else {}))
+    _, *lines = show(make_comparison_table(make_table(plan, tmp_path), plan.experiments()[0], "rmse"))
+    assert [line for line in lines if line[0] == "fedavg"] == [
+        ["fedavg", "keep", "-", "-", "-", "-", "2"],
+        ["fedavg", "drop", "target=2.5", "4", "2/2", "0.5", "20", "2"],
+        ["fedavg", "wait", "target=1.5", "never", "0/2", "never", "never", "-"],
+    ]
+
+
+def test_a_comparison_without_a_target_shows_each_number_once(tmp_path):
+    """How runs ended is in the first table, unless the second one shows it."""
+    plan = Plan(Experiment(task="python:mine"), {}, ["fedavg"], ["keep"], [0])
+    measured = {"metric": "rmse", "target": None, "best_rmse": 2.0, "last_rmse": 3.0}
+    write_finished(tmp_path / "a" / "fedavg-keep" / "seed-0", **measured)
+    rows = make_table(plan, tmp_path / "a")
+    assert not has_targets(rows)
+    assert make_end_table(rows, "rmse") is None
+    header, row = show(make_comparison_table(rows, plan.base, "rmse"))
+    assert " ".join(header) == "method stragglers best rmse rmse at the end simulated seconds in all"
+    assert row == ["fedavg", "keep", "2", "3", "9"]
+    write_finished(tmp_path / "b" / "fedavg-keep" / "seed-0", **measured, last_rmse_slow=5.0)
+    rows = make_table(plan, tmp_path / "b")
+    assert show(make_comparison_table(rows, plan.base, "rmse"))[1] == ["fedavg", "keep", "2"]
+    assert show(make_end_table(rows, "rmse"))[1] == ["fedavg", "keep", "3", "5", "9"]
+
+
+def test_the_end_of_a_run_names_its_metric():
+    summary = {"metric": "rmse", "best_rmse": 2.0, "diverged": False, "rounds": 9, "target": None}
+    assert describe_outcome(summary) == "best rmse 2"
+    assert describe_outcome({**summary, "target": 1.5, "rounds_to_target": None}) == "rmse 1.5 never, best rmse 2"
+    top = {"metric": "top5_accuracy", "best_top5_accuracy": 0.9, "target": 0.85, "rounds_to_target": 4}
+    assert describe_outcome({**summary, **top}) == "top5_accuracy 85% after 4 rounds, best top5_accuracy 90.00%"
 
 
 @pytest.mark.slow

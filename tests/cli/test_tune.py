@@ -63,6 +63,12 @@ def test_tune_prints_and_writes_its_tables(tuned):
     assert "mu=0.5" in rows[1]
     assert "level" in rows[1]
     assert max(map(len, [header, *rows])) <= 80
+    notes = lines[lines.index(header) + 3 : -1]
+    assert max(map(len, notes)) <= 80
+    assert " ".join(notes).startswith(
+        "mean ± half of the 95 % interval (from three seeds on) over 2 held-out seeds; the settings were chosen on "
+        "2 other seeds by mean accuracy over the last fifth of the simulated time ahead, behind: "
+    )
     assert lines[-1] == "written: t: tuning.csv, choice.toml, held-out/paired.csv, held-out/comparison.csv"
     chosen = [row for row in read_csv(folder / "tuning.csv") if row["chosen"] == "True"]
     assert [row["arm"] for row in chosen] == ["fedavg-keep", "fedprox-complete-mu=0.5"]
@@ -191,8 +197,28 @@ def test_resume_takes_no_other_options(fedlga, tmp_path):
         (["--grid", "mu=1,2"], "--grid: no arm has a setting 'mu'"),
         (["--grid", "seed=1,2"], "--grid: seed is what tune varies itself; see fedlga tune --help"),
         ([], "--grid: got none; it takes a setting with its values, such as lr=0.01,0.03,0.1"),
-        (["--grid", "lr=1,2", "--by", "beauty"], "--by: there is no 'beauty'; there is: accuracy, metric, slow, time"),
-        (["--grid", "lr=1,2", "--by", "slow"], "--by: got 'slow', and no device of this fleet is always slow"),
+        (["--grid", "lr=1,2", "--by", "beauty"], "--by: got 'beauty', and the target metric is accuracy; it takes"),
+        (
+            ["--grid", "lr=1,2", "--by", "rmse"],
+            "--by: got 'rmse', and the target metric is accuracy; it takes accuracy,",
+        ),
+        (
+            ["--grid", "lr=1,2", "--by", "loss"],
+            "--by: got 'loss', and the target metric is accuracy; it takes accuracy, slow or time, or loss with --set "
+            "metric=loss",
+        ),
+        (
+            ["--grid", "lr=1,2", "--by", "accuracy", "--set", "metric=loss"],
+            "--by: got 'accuracy', and the target metric is loss; it takes loss, slow or time, or accuracy with --set ",
+        ),
+        (
+            ["--grid", "lr=1,2", "--by", "slow"],
+            "--by: got 'slow', and no device of this fleet is always slow; it takes accuracy or time",
+        ),
+        (
+            ["--grid", "lr=1,2", "--by", "slow", "--set", "metric=loss"],
+            "--by: got 'slow', and no device of this fleet is always slow; it takes loss or time",
+        ),
         (["--grid", "lr=1,2", "--widen", "-1"], "--widen: got -1; it takes a whole number of at least 0"),
         (["--grid", "lr=1,2", "--workers", "-1"], "workers: got -1; it takes a whole number of at least 0"),
         (["--grid", "lr=1,2", "--held-out", "4-"], "--held-out: got '4-'; it takes numbers and ranges"),

@@ -13,6 +13,7 @@ from fedlga.core.settings import BadInput
 from fedlga.experiments.arms import Arm
 from fedlga.experiments.compare import (
     Plan,
+    find_targets,
     make_table,
     read_curves,
     read_summaries,
@@ -21,6 +22,7 @@ from fedlga.experiments.compare import (
     start,
     write_tables,
 )
+from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import load_data
 from run_folders import write_finished
@@ -49,6 +51,47 @@ def test_the_table_by_hand(tmp_path):
     assert fedprox["seconds_to_target"] is None
     write_tables(plan, tmp_path)
     assert json.loads((tmp_path / "comparison.json").read_text())["table"] == [fedavg, fedprox]
+
+
+def write_regression(folder: Path, target: float | None, rounds: int | None = None) -> None:
+    facts = {"metric": "rmse", "better": "lower", "best_rmse": 2.0, "last_rmse": 3.0}
+    write_finished(folder, **facts, target=target, rounds_to_target=rounds)
+
+
+@pytest.fixture
+def task() -> Experiment:
+    return Experiment(task="python:mine", rounds=8)
+
+
+def test_a_table_without_a_target(tmp_path, task):
+    """It has no column about one, and none has a file. A task's target may be known from its runs only."""
+    plan = Plan(task, {}, ["fedavg", "fedlga"], [], [0, 1])
+    assert not any("target" in name or name in ("reached", "rounds_more") for name in make_table(plan, tmp_path)[0])
+    for target in (None, 2.5):
+        out = tmp_path / f"{target}"
+        for _, _, folder in plan.runs(out):
+            write_regression(folder, target)
+        row, _ = make_table(plan, out)
+        assert (row["seeds"], row["best_rmse"], row["last_rmse"]) == (2, 2.0, 3.0)
+        assert row.get("reached") == (None if target is None else 0)
+        write_tables(plan, out)
+        for name in ("comparison.csv", "runs.csv", "comparison.json"):
+            text = (out / name).read_text()
+            assert [word in text for word in ("_to_target", "best_rmse")] == [target is not None, True]
+
+
+def test_an_arm_without_a_target_among_others_that_have_one(tmp_path, task):
+    arms = [Arm("fedavg", "keep"), Arm("fedavg", "drop", {"target": 2.5}), Arm("fedavg", "wait", {"target": 1.5})]
+    plan = Plan(task, {}, [], [], [0, 1], more_arms=arms)
+    for arm, e, folder in plan.runs(tmp_path):
+        write_regression(folder, e.target, 4 if arm.policy == "drop" else None)
+    rows = make_table(plan, tmp_path)
+    assert [(row["reached"], row["rounds_to_target"]) for row in rows] == [(None, None), (2, 4), (0, None)]
+    assert find_targets(read_summaries(plan, tmp_path), plan) == {
+        "fedavg-keep": None,
+        "fedavg-drop-target=2.5": 2.5,
+        "fedavg-wait-target=1.5": 1.5,
+    }
 
 
 def test_runs_come_seed_by_seed():

@@ -15,8 +15,11 @@ from fedlga.experiments.measures import (
     Measure,
     describe_machine,
     find_versions,
+    format_target,
     is_finished,
+    is_percentage,
     list_measures,
+    metric_format,
     rounds_until_target,
     summarise_run,
 )
@@ -86,6 +89,20 @@ def test_without_in_report_it_is_not_on_the_page(tmp_path):
 def test_names_and_titles_are_unique(metric):
     measures = list_measures(metric)
     assert len({m.name for m in measures}) == len(measures) == len({m.title for m in measures})
+
+
+def test_what_is_written_as_a_percentage():
+    names = ("accuracy", "accuracy_slow", "top5_accuracy", "best_accuracy")
+    assert {(metric_format(name), is_percentage(name)) for name in names} == {(".1%", True)}
+    names = ("rmse", "mae", "loss", "inaccuracy_of_clocks", "f1")
+    assert {(metric_format(name), is_percentage(name)) for name in names} == {(".4g", False)}
+
+
+def test_a_target_as_text():
+    assert format_target("accuracy", 0.65) == "65%"
+    assert format_target("top5_accuracy", 0.65) == "top5_accuracy 65%"
+    assert format_target("rmse", 0.5) == "rmse 0.5"
+    assert format_target("rmse", None) == "no target"
 
 
 def test_where_lower_is_better_by_hand():

@@ -30,9 +30,11 @@ from fedlga.experiments.tune import (
     SearchState,
     Trial,
     TuningPlan,
+    check_by,
     choose,
     chosen_arms,
     find_beyond,
+    find_criterion,
     grid_points,
     held_out_plan,
     next_trials,
@@ -45,7 +47,7 @@ from fedlga.experiments.tune import (
 )
 from run_folders import write_finished
 
-ACCURACY, SLOW, TIME = CRITERIA["accuracy"], CRITERIA["slow"], CRITERIA["time"]
+ACCURACY, METRIC, SLOW, TIME = (CRITERIA[name] for name in ("accuracy", "metric", "slow", "time"))
 TINY = preset("digits").changed(
     {"rounds": 3, "steps_per_epoch": 1, "devices": 5, "cohort": 2, "lr": 0.1, "target": 0.3}
 )
@@ -208,6 +210,72 @@ def test_the_margin_of_times_is_a_share_of_the_best():
     assert count_points(trials, "x") == {1: 3, 2: 3, 3: 1}
 
 
+@pytest.mark.parametrize("factor", [1.0, 1e5, 1e-5])
+def test_margins_of_a_metric_in_other_units_keep_the_same_points(factor):
+    """An rmse of 0.2 in units, in hundred thousands or in hundred thousandths: 10 % behind stays, 11 % leaves."""
+    costs = {1: [0.2, 0.2], 2: [0.219, 0.219], 3: [0.222, 0.222]}
+    for criterion in (SLOW.for_metric("rmse"), METRIC.for_metric("rmse")):
+        state, trials, _ = search(
+            {"x": [2, 1, 3]},
+            lambda s, seed: factor * costs[s["x"]][seed],
+            seeds=[0, 1],
+            criterion=criterion,
+            fits=lambda p: False,
+        )
+        assert count_points(trials, "x") == {1: 2, 2: 2, 3: 1}
+        assert state.best == point(x=1)
+
+
+def test_the_margins_of_accuracy_stay_what_they_were():
+    """0.03 and 0.002 for the accuracy and for that of slow devices; shares of the error by the metric of a task."""
+    for criterion in (ACCURACY, SLOW):
+        assert criterion.for_metric("accuracy") == criterion == criterion.for_metric("top5_accuracy")
+        assert criterion.limit([0.2, 0.5, 0.9], criterion.margin) == 0.2 + 0.03
+        assert criterion.limit([0.2, 0.5, 0.9], criterion.tie) == 0.2 + 0.002
+    assert METRIC.for_metric("accuracy") == METRIC
+    assert METRIC.limit([0.2, 0.5, 0.9], METRIC.margin) == 0.2 + 0.1 * 0.2
+    assert TIME.for_metric("rmse") == TIME
+
+
+@pytest.mark.parametrize(
+    ("costs", "most"),
+    [
+        ([2.0, 3.0, 50.0], 2.2),  # a tenth of the best
+        ([-0.9, -0.5, 4.0], -0.81),  # an R² of 0.9: a tenth of it
+        ([-0.01, 0.02, 0.3], -0.007),  # around zero, a tenth of the way to the median: 0.003
+        ([0.0, 0.5, 1.0, math.inf], 0.05),  # a perfect one; what diverged has no place in the median
+        ([-4.0, -3.0, math.inf], -3.6),
+        ([0.0, 0.0], 0.0),
+        ([math.inf, math.inf], math.inf),
+    ],
+)
+def test_a_margin_for_costs_of_any_sign(costs, most):
+    for order in (costs, costs[::-1]):
+        assert METRIC.limit(order, METRIC.margin) == pytest.approx(most)
+
+
+def test_a_point_with_all_seeds_is_not_lost_to_a_neighbour_that_was_lucky_once():
+    """lr = 0.1 has a mean of 0.1 over three seeds when the grid grows. lr = 1 has 0.05 on the first, 0.3 on the others.
+
+    On the first seed lr = 0.1 is 0.05 behind, more than the margin; over all seeds it is 0.1167 ahead.
+    """
+    costs = {0.01: [0.2, 0.2, 0.2], 0.1: [0.1, 0.1, 0.1], 1.0: [0.05, 0.3, 0.3]}
+    state, trials, _ = search({"lr": [0.01, 0.1]}, lambda s, seed: costs[s["lr"]][seed], [0, 1, 2], widenings=1)
+    assert (state.best, state.at_edge) == (point(lr=0.1), [])
+    assert count_points(trials) == {0.01: 1, 0.1: 3, 1.0: 2}, "after its second seed, lr = 1 is 0.075 behind"
+
+
+def test_a_point_that_left_does_not_come_back_when_the_grid_grows():
+    """lr = 0.01 leaves after two seeds, with 0.16 against 0.11. That lr = 1 leads on the first seed changes nothing.
+
+    On that seed alone lr = 0.01 is close to lr = 1, and lr = 0.1, which is better than both, is not.
+    """
+    costs = {0.01: [0.1, 0.22, 0.1], 0.1: [0.12, 0.1, 0.1], 1.0: [0.085, 0.5, 0.5]}
+    state, trials, _ = search({"lr": [0.01, 0.1]}, lambda s, seed: costs[s["lr"]][seed], [0, 1, 2], widenings=1)
+    assert state.best == point(lr=0.1)
+    assert count_points(trials) == {0.01: 2, 0.1: 3, 1.0: 2}
+
+
 @pytest.mark.parametrize(
     ("criterion", "a", "b", "chosen"),
     [
@@ -245,30 +313,42 @@ small_grids = st.dictionaries(
 )
 
 
-@given(small_grids, st.sampled_from([ACCURACY, TIME]), st.integers(1, 3), st.integers(0, 3), st.integers(0, 10**6))
-def test_every_search_ends_with_the_best_of_the_race(grid, criterion, count, widenings, salt):
-    """Costs without any order. The race is run again here, over all points at once."""
-    scale = 0.1 if criterion is ACCURACY else 100.0
+CRITERIA_AND_COSTS = [(ACCURACY, 0.1, 0.1), (TIME, 100.0, 100.0), (METRIC, -0.5, 1.0), (METRIC, -3.0, 2.0)]
+
+
+@given(small_grids, st.sampled_from(CRITERIA_AND_COSTS), st.integers(1, 3), st.integers(0, 3), st.integers(0, 10**6))
+def test_every_search_ends_with_the_best_of_the_race(grid, criterion_and_costs, count, widenings, salt):
+    """Costs without any order, from `least` to `least + width`."""
+    criterion, least, width = criterion_and_costs
     seeds = range(count)
     options = {"seeds": seeds, "criterion": criterion, "widenings": widenings}
 
     def cost(settings: Mapping[str, Any], seed: int) -> float:
-        return scale * (1 + random.Random(repr((salt, settings, seed))).random())
+        return least + width * random.Random(repr((salt, settings, seed))).random()
+
+    def mean(p: Point, done: int) -> float:
+        return statistics.fmean([scores[p][s] for s in seeds[:done]])
 
     state, trials, scores = search(grid, cost, **options)
     assert len(trials) == len({(t.point, t.seed) for t in trials}), "nothing is run twice"
     assert len(state.points) == len(set(state.points))
-    assert all(seeds[0] in scores[p] for p in state.points)
-    racing = set(state.points)
-    for done in range(1, count + 1):
-        means = {p: statistics.fmean([scores[p][s] for s in seeds[:done]]) for p in racing}
-        most = min(means.values()) + criterion.margin * (min(means.values()) if criterion.relative else 1)
-        racing = {p for p in racing if means[p] <= most}
-    assert state.best in racing
-    best = min(means[p] for p in racing)
-    tie = criterion.tie * (best if criterion.relative else 1)
-    assert means[state.best] <= best + tie
-    spread = {p: max(scores[p].values()) - min(scores[p].values()) for p in racing if means[p] <= best + tie}
+    assert set(scores) == set(state.points)
+    finalists = [p for p in state.points if len(scores[p]) == count]
+    for p in state.points:  # who left was too far behind another one, on the same seeds
+        done = len(scores[p])
+        assert list(scores[p]) == list(seeds[:done])
+        rivals = [q for q in state.points if len(scores[q]) >= done]
+        if p not in finalists:
+            assert mean(p, done) > min(mean(q, done) for q in rivals)
+            if criterion is not METRIC:
+                best = min(mean(q, done) for q in rivals)
+                assert mean(p, done) > best + criterion.margin * (best if criterion.relative else 1)
+
+    # The best of all points with all seeds was chosen; of those that are tied, the one with the least spread.
+    means = {p: mean(p, count) for p in finalists}
+    tied = [p for p in finalists if means[p] <= criterion.limit(means.values(), criterion.tie)]
+    spread = {p: max(scores[p].values()) - min(scores[p].values()) for p in tied}
+    assert state.best in tied
     assert spread[state.best] == min(spread.values())
     if len(state.at_edge) == 0:
         assert find_beyond(state.points, state.best) == {}
@@ -305,9 +385,61 @@ def test_a_run_that_diverged_costs_more_than_any_other(criterion):
     assert criterion.cost(TINY, summary(diverged=True)) == math.inf
 
 
-def test_slow_devices_that_there_are_not():
-    with pytest.raises(BadInput, match="--by: got 'slow', and no device of this fleet is always slow"):
-        SLOW.cost(TINY, summary(closing_accuracy_slow=None))
+def regression(**values: Any) -> dict[str, Any]:
+    """Return a summary of a task that is measured by rmse."""
+    base = {"diverged": False, "metric": "rmse", "better": "lower", "target": None}
+    measured = {"closing_rmse": 2.5, "closing_rmse_slow": 4.0, "best_rmse": 2.0}
+    times = {"simulated_seconds_to_target": None, "simulated_seconds": 300.0}
+    return {**base, **measured, **times, **values}
+
+
+def test_the_cost_of_a_run_with_another_metric_by_hand():
+    e = Experiment(task="python:mine")
+    assert METRIC.cost(e, regression()) == 2.5
+    assert SLOW.cost(e, regression()) == 4.0
+    assert METRIC.cost(e, regression(better="higher")) == -2.5
+    assert TIME.cost(e, regression(target=1.6)) == pytest.approx(300 * 1.25), "a quarter of the target away"
+    assert TIME.cost(e, regression(target=1.6, best_rmse=math.nan)) == pytest.approx(300 * 2)
+    assert TIME.cost(e, regression(target=2.1, simulated_seconds_to_target=9.0)) == 9.0
+    with pytest.raises(BadInput, match="--by: got 'time', and the experiment has no target; set one with --target"):
+        TIME.cost(e, regression())
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_what_is_no_number_is_never_the_best(value, better):
+    assert METRIC.cost(TINY, regression(closing_rmse=value, better=better)) == math.inf
+
+
+def test_slow_devices_of_which_nothing_is_known():
+    for values, metric in (
+        (summary(closing_accuracy_slow=None), "accuracy"),
+        (regression(closing_rmse_slow=None), "rmse"),
+    ):
+        with pytest.raises(BadInput) as error:
+            SLOW.cost(TINY, values)
+        known = f"{metric} is not known for the devices that are always slow"
+        assert str(error.value) == f"--by: got 'slow', and {known}; it takes {metric} or time"
+
+
+def test_what_a_setting_is_chosen_by():
+    """By the accuracy of a dataset, or by the metric that a task has, whatever it is called."""
+    assert find_criterion(None, "accuracy") is find_criterion("accuracy", "accuracy") is ACCURACY
+    assert find_criterion(None, "loss") is find_criterion(None, None) is find_criterion("rmse", None) is METRIC
+    assert (find_criterion("slow", None), find_criterion("time", "accuracy")) == (SLOW, TIME)
+    assert ACCURACY.describe("accuracy") == "mean accuracy over the last fifth of the simulated time"
+    assert METRIC.describe("rmse") == "mean rmse over the last fifth of the simulated time"
+    assert SLOW.describe("rmse").startswith("mean rmse over the last fifth of the simulated time, on data like that of")
+
+
+def test_another_metric_than_the_target_metric_is_refused():
+    for by in ("rmse", "metric", "slow", "time"):
+        check_by(by, "rmse", ["rmse", "mae", "loss"])
+    for by, more in (("accuracy", ""), ("beauty", ""), ("mae", ", or mae with --set metric=mae")):
+        with pytest.raises(BadInput) as error:
+            check_by(by, "rmse", ["rmse", "mae", "loss"])
+        expected = f"--by: got {by!r}, and the target metric is rmse; it takes rmse, slow or time{more}"
+        assert str(error.value) == expected
 
 
 # The plan
@@ -502,6 +634,21 @@ def test_a_search_that_stopped_anywhere_goes_on_to_the_same_files(tmp_path, most
         write_search(plan, tmp_path / name)
     for file in ("choice.toml", "tuning.csv"):
         assert (tmp_path / "whole" / file).read_text() == (tmp_path / "stopped" / file).read_text()
+
+
+def test_the_race_by_slow_devices_follows_the_metric_of_the_runs(tmp_path):
+    """An rmse of 200 and one of 210 in dollars: 5 % behind. An accuracy of 0.9 and one of 0.86: too far behind."""
+    plan = make_plan(arms=[Arm("fedavg", "keep")], grid={"lr": [0.01, 1]}, criterion=SLOW, widenings=0)
+    dollars = {"metric": "rmse", "better": "lower"}
+    cases = (
+        ("rmse", {0.01: dollars | {"closing_rmse_slow": 200.0}, 1: dollars | {"closing_rmse_slow": 210.0}}, {0.01, 1}),
+        ("accuracy", {0.01: {"closing_accuracy_slow": 0.9}, 1: {"closing_accuracy_slow": 0.86}}, {0.01}),
+    )
+    for name, summaries, racing in cases:
+        for lr, values in summaries.items():
+            write_finished(search_folder(tmp_path / name, plan.arms[0], point(lr=lr), 100), diverged=False, **values)
+        state, _ = read_search(plan, tmp_path / name, plan.arms[0])
+        assert {dict(trial.point)["lr"] for trial in state.trials} == racing
 
 
 def test_an_arm_that_is_tuned_to_what_another_has_is_compared_once(tmp_path):

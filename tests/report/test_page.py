@@ -8,13 +8,17 @@ import shutil
 from pathlib import Path
 from threading import Event, Thread
 
+import numpy as np
 import pytest
+from torch import nn
 
 from fedlga.experiments.compare import Plan, run_plan, start
+from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import Run
 from fedlga.experiments.run import run, run_and_record
 from fedlga.experiments.simulation import load_data
+from fedlga.learning.task import Task
 from fedlga.report.page import (
     COMPLETED,
     DROPPED,
@@ -168,6 +172,29 @@ def test_other_targets_are_not_compared(tmp_path):
     assert "fewest" not in headline
     assert "target 0.1 reached 10%" in headline
     assert "target 0.99 did not reach 99%" in headline
+
+
+def test_runs_without_a_target_have_no_numbers_about_one(tmp_path):
+    """Alone they have no such column and no such note; beside runs that have a target, '-' and not '0 of 1'."""
+    line = np.linspace(-1, 1, 40)
+    task = Task(lambda: nn.Linear(1, 1), (line[:, None], 2 * line), name="line", metrics=["rmse"])
+    base = Experiment(lr=0.001, devices=2, cohort=2, rounds=2, backend="serial")
+    run(base, tmp_path / "none", task=task)
+    page = make_page(collect_runs([tmp_path / "none"]))
+    shown = page.split("<details>", maxsplit=1)[0]
+    assert "<th scope=col>best rmse</th>" in shown
+    assert "target" not in shown
+    assert "of n" not in shown
+    assert "<th scope=col>rounds</th>" not in shown
+    run(base.changed({"target": 1e6}), tmp_path / "easy", task=task)
+    run(base.changed({"target": 0.0}), tmp_path / "hard", task=task)
+    groups = collect_runs([tmp_path / name for name in ("none", "easy", "hard")])
+    page = make_page(groups)
+    rows = dict(re.findall(r"<tr><th scope=row>([^<]*)</th>(.*?)</tr>", page))
+    cells = [re.findall("<td>(.*?)</td>", rows[group.label])[0] for group in groups]
+    assert cells == ["-", "1", "0 of 1"]
+    assert "Rounds and seconds: to their targets; 'k of n': only k of n seeds reached it" in page
+    assert "horizontal line" not in page, "there is no one target"
 
 
 def test_a_damaged_partition_is_left_out(tmp_path):

@@ -51,7 +51,7 @@ def compare(
     DIR then holds comparison.csv, runs.csv, comparison.json, and a run folder for each run.
     """
     from fedlga.backends.pool.workers import Workers
-    from fedlga.cli.terminal import Display, describe_outcome, make_comparison_table, make_end_table
+    from fedlga.cli.terminal import Display, describe_outcome, has_targets, make_comparison_table, make_end_table
     from fedlga.core.process import keep_freed_memory
     from fedlga.core.registry import names_of
     from fedlga.experiments.arms import parse_arm
@@ -137,10 +137,13 @@ def compare(
     display.console.print(make_comparison_table(rows, experiments[0], metric))
     if (end := make_end_table(rows, metric)) is not None:
         display.console.print(end)
-        display.say("slow, worst: on data like the slow devices', and the worst device's; error: of completed updates")
-    display.say("mean ± half of the 95 % interval over the seeds (from three seeds on); seconds and rounds of the")
-    display.say("runs that reached the target;")
-    display.say("v first: mean difference in rounds to the first row, seed by seed")
+        display.say("slow, worst: on data like the slow devices', and the worst device's")
+        if any(row["approximation_error"] is not None for row in rows):
+            display.say("error: of completed updates")
+    display.say("mean ± half of the 95 % interval over the seeds (from three seeds on)")
+    if has_targets(rows):
+        display.say("rounds, seconds, simulated s: of the runs that reached the target")
+        display.say("v first: mean difference in rounds to the first row, seed by seed")
     written = ["comparison.csv", "runs.csv", "comparison.json"]
     if curves := read_curves(plan, folder):
         drawings = [folder / "comparison.png", folder / "comparison.svg"]

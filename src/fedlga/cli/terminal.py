@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -122,7 +121,7 @@ def make_run_table(summary: Mapping[str, Any]) -> Table:
         "rounds": f"{s['rounds']}" + ("" if s["finished"] else " (stopped early)"),
         f"best {metric}": format_metric(metric, s[f"best_{metric}"], digits=2),
         f"final {metric}": format_metric(metric, s[f"final_{metric}"], digits=2),
-        **({} if s["target"] is None else {f"to {_format_target(s)}": _describe_reached(s)}),
+        **({} if s["target"] is None else {f"to {format_target(metric, s['target'])}": _describe_reached(s)}),
         "seconds": f"{s['seconds']:.1f} ({s['seconds_per_round']:.3f} a round)" if s["rounds"] else "0",
         "simulated seconds": f"{s['simulated_seconds']:.0f}",
     }
@@ -142,11 +141,6 @@ def _describe_reached(s: Mapping[str, Any]) -> str:
     return f"{s['rounds_to_target']} rounds, {seconds}"
 
 
-def _format_target(s: Mapping[str, Any]) -> str:
-    metric = s["metric"]
-    return f"{s['target']:.0%}" if metric_format(metric).endswith("%") else f"{metric} {s['target']:g}"
-
-
 def describe_outcome(summary: Mapping[str, Any]) -> str:
     """Return a run's end in a few words."""
     metric = summary.get("metric", "accuracy")
@@ -157,36 +151,45 @@ def describe_outcome(summary: Mapping[str, Any]) -> str:
     if summary["target"] is None:
         return best
     reached = summary["rounds_to_target"]
-    target = _format_target({"metric": metric, **summary})
+    target = format_target(metric, summary["target"])
     return f"{target} " + ("never" if reached is None else f"after {reached} rounds") + f", {best}"
 
 
 def make_comparison_table(rows: Sequence[Mapping[str, Any]], e: Experiment, metric: str) -> Table:
-    """Return mean and spread over paired seeds, within 80 columns."""
+    """Return mean and spread over paired seeds, within 80 columns. Without a target: how good runs were."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("method", no_wrap=True)
     table.add_column("stragglers", no_wrap=True)
-    measures = [m for m in list_measures(metric) if m.table == "target"]
-    goal = format_target(dataclasses.replace(e, metric=metric)) if e.target is not None else "target"
-    titles = [f"rounds to {goal}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
+    has_target = has_targets(rows)
+    measures = [m for m in list_measures(metric) if m.table == "target" and (has_target or not m.to_target)]
+    if has_target:
+        goal = "target" if e.target is None else format_target(metric, e.target)
+        titles = [f"rounds to {goal}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
+    else:
+        if not _list_end_measures(rows, metric):  # nothing else shows them
+            measures += [m for m in list_measures(metric) if m.name in (f"last_{metric}", "simulated_seconds")]
+        titles = [m.title for m in measures]
     for title in titles:
         table.add_column(title, justify="right")
     for row in rows:
-        table.add_row(
-            row["method"],
-            _format_arm(row),
-            _format_spread(row, measures[0]),
-            f"{row['reached']}/{row['seeds']}",
-            "" if row["rounds_more"] is None else f"{row['rounds_more']:+.1f}",
-            *(_format_spread(row, m) for m in measures[1:]),
-        )
+        cells = [_format_spread(row, m) for m in measures]
+        if has_target:
+            reached = "-" if row["reached"] is None else f"{row['reached']}/{row['seeds']}"
+            more = "" if row["rounds_more"] is None else f"{row['rounds_more']:+.1f}"
+            cells = [cells[0], reached, more, *cells[1:]]
+        table.add_row(row["method"], _format_arm(row), *cells)
     return table
+
+
+def has_targets(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the rows of a comparison are about a target."""
+    return any("reached" in row for row in rows)
 
 
 def make_end_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Table | None:
     """Return how runs ended, for whom; None unless some devices are always slow, or updates were audited."""
-    measures = [m for m in list_measures(metric) if m.table == "end" and any(row[m.name] is not None for row in rows)]
-    if not {f"last_{metric}_slow", "approximation_error"} & {m.name for m in measures}:
+    measures = _list_end_measures(rows, metric)
+    if not measures:
         return None
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("at the end", no_wrap=True)
@@ -198,11 +201,17 @@ def make_end_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Table | No
     return table
 
 
+def _list_end_measures(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Measure]:
+    measures = [m for m in list_measures(metric) if m.table == "end" and any(row[m.name] is not None for row in rows)]
+    shown = {f"last_{metric}_slow", "approximation_error"} & {m.name for m in measures}
+    return measures if shown else []
+
+
 def make_tuning_table(rows: Sequence[PairedRow], e: Experiment, metric: str) -> Table:
     """Return the held-out results of tuned arms, and the first arm's verdict against each; within 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("arm")
-    goal = format_target(dataclasses.replace(e, metric=metric))
+    goal = format_target(metric, e.target)
     titles = {
         f"closing_{metric}": (metric, metric_format(metric)),
         f"closing_{metric}_slow": ("slow data", metric_format(metric)),
@@ -245,5 +254,5 @@ def _format_spread(row: Mapping[str, Any], measure: Measure) -> str:
     """Return a mean over the seeds and half of its 95 % interval."""
     mean, half = row[measure.name], row[f"{measure.name}_half"]
     if mean is None:
-        return "never" if measure.table == "target" and row["seeds"] else "-"
+        return "never" if measure.to_target and row["seeds"] and row["reached"] is not None else "-"
     return measure.text(mean) + ("" if half is None else f" ±{format_half(half, measure.format)}")

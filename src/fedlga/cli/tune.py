@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
     from fedlga.experiments.tune import Progress, TuningPlan
+    from fedlga.learning.reading import TaskData
 
+COLUMNS = 80  # of a terminal
 STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rounds that are going on"
 
 
@@ -30,7 +33,9 @@ STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rou
     help="One more arm, with settings of its own; can be repeated. The first arm is the one others are compared with.",
 )
 @click.option("--grid", "grids", multiple=True, metavar="KEY=V,V,...", help="Values to try; can be repeated.")
-@click.option("--by", metavar="C", help="accuracy (for a task: metric), slow or time: what makes a setting best.")
+@click.option(
+    "--by", metavar="C", help="What makes a setting best: metric (the target metric, or its name), slow or time."
+)
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds for the choice. Default: 100-102.")
 @click.option("--held-out", "held_out_text", metavar="S", help="Seeds for what is reported. Default: 0-4.")
 @click.option("--widen", type=int, metavar="N", help="How often a grid grows if the best is at its edge. Default: 3.")
@@ -64,21 +69,21 @@ def tune(
     point), choice.toml (for compare --tuned), and held-out/ with the tables of the chosen settings.
     """
     from fedlga.cli.terminal import Display, make_tuning_table
-    from fedlga.core.settings import check_settings, choose
+    from fedlga.core.settings import check_settings
     from fedlga.experiments.arms import pair_arms, parse_arm
     from fedlga.experiments.compare import find_metric, read_summaries
-    from fedlga.experiments.config import Experiment, parse_seeds
+    from fedlga.experiments.config import BETTER, Experiment, parse_seeds
     from fedlga.experiments.paired import compare_arms, write_paired
     from fedlga.experiments.run import check_free, new_folder
-    from fedlga.experiments.simulation import fit_experiment, load_data, make_fleet, split_data
+    from fedlga.experiments.simulation import load_data
     from fedlga.experiments.tune import (
-        CRITERIA,
         FIXED,
         HELD_OUT,
         MOST_WIDENINGS,
-        NO_SLOW_DEVICE,
         PLAN,
         TuningPlan,
+        check_by,
+        find_criterion,
         held_out_plan,
         run_tuning,
         start,
@@ -106,16 +111,19 @@ def tune(
     else:
         if fixed := set(FIXED) & set(changes):
             raise BadInput(f"--set: {sorted(fixed)[0]} is what tune varies itself; see fedlga tune --help")
-        base = start_from(experiment, preset)
+        base = start_from(experiment, preset).changed(changes)
+        metric = base.target_metric if base.task is None else None  # of a task only its data tells
+        if by is not None and metric is not None:
+            check_by(by, metric, BETTER)
         names = methods.split(",") if methods else ["fedavg"] if policies else []
         arms = [*pair_arms(names, policies.split(",") if policies else [], base.stragglers), *map(parse_arm, arm_texts)]
         if not arms:
             raise BadInput("--arm: got none; it takes at least one, or --methods, or --stragglers")
         plan = TuningPlan(
-            base=base.changed(changes),
+            base=base,
             arms=arms,
             grid=parse_grids(grids),
-            criterion=CRITERIA[choose("--by", by or ("accuracy" if base.task is None else "metric"), CRITERIA)],
+            criterion=find_criterion(by, metric),
             seeds=list(parse_seeds(seed_text or "100-102")),
             held_out=list(parse_seeds(held_out_text or "0-4", "--held-out")),
             widenings=MOST_WIDENINGS if widen is None else widen,
@@ -126,10 +134,7 @@ def tune(
     try:
         with display, Interrupts(display.say, STOPPING) as interrupts:
             data = load_data(plan.base, data_dir, display.show_fetch)  # fetched once, before many processes need it
-            first, problem = fit_experiment(plan.arms[0].experiment(plan.base, plan.seeds[0]), data)
-            fleet = make_fleet(first, split_data(first, data, problem))
-            if plan.criterion.name == "slow" and not fleet.always_slow():
-                raise BadInput(NO_SLOW_DEVICE)  # better now than when the first runs are over
+            check_criterion(plan, by or plan.criterion.name, data)  # better now than when the first runs are over
             del data
             if resume is None:
                 start(plan, folder)
@@ -151,13 +156,42 @@ def tune(
     write_paired(chosen, folder / HELD_OUT)
     metric = find_metric(read_summaries(chosen, folder / HELD_OUT), plan.base)
     display.console.print(make_tuning_table(compare_arms(chosen, folder / HELD_OUT), plan.base, metric))
-    display.say(
-        f"mean ± half of the 95 % interval over {len(plan.held_out)} held-out seeds; the settings were chosen on"
-    )
-    display.say(f"{len(plan.seeds)} other seeds by {plan.criterion.meaning}.")
-    display.say("ahead, behind: the first arm against this one, paired, exact test with Holm's correction at 5 %")
+    held_out, seeds = count(len(plan.held_out), "held-out seed"), count(len(plan.seeds), "other seed")
+    notes = [
+        f"mean ± half of the 95 % interval (from three seeds on) over {held_out}; "
+        f"the settings were chosen on {seeds} by {plan.criterion.describe(metric)}"
+    ]
+    if len(chosen.arms) > 1:
+        notes.append("ahead, behind: the first arm against this one, paired, exact test with Holm's correction at 5 %")
+    for line in (line for note in notes for line in textwrap.wrap(note, COLUMNS)):
+        display.say(line)
     display.say(f"written: {folder}: tuning.csv, choice.toml, held-out/paired.csv, held-out/comparison.csv")
     return 0
+
+
+def check_criterion(plan: TuningPlan, by: str, data: TaskData) -> None:
+    """Raise BadInput if the runs of a plan cannot be judged as --by says."""
+    from fedlga.experiments.simulation import bind_task, fit_experiment, make_fleet, split_data
+    from fedlga.experiments.tune import NO_TARGET, check_by, refuse_slow
+    from fedlga.learning.metrics import LOSS
+
+    first, problem = fit_experiment(bind_task(plan.arms[0].experiment(plan.base, plan.seeds[0]), None), data)
+    metric = first.target_metric
+    check_by(by, metric, [*(m.name for m in problem.metrics), LOSS])
+    split = split_data(first, data, problem)
+    slow = make_fleet(first, split).always_slow()
+    if plan.criterion.name == "time" and first.target is None:
+        raise BadInput(NO_TARGET)
+    if plan.criterion.name == "slow":
+        if not slow:
+            raise refuse_slow(metric)
+        if split.ranges is None and split.held is None:
+            raise refuse_slow(metric, "the test set belongs to no device and has no classes")
+
+
+def count(number: int, what: str) -> str:
+    """Return a number of things: '1 arm', '2 arms'."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def parse_grids(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -186,7 +220,7 @@ def describe(plan: TuningPlan, folder: Path) -> str:
 
     points = sum(len(grid_points(plan.grid_of(arm))) for arm in plan.arms)
     return (
-        f"{len(plan.arms)} arms, {points} points, {len(plan.seeds)} seeds for the choice, "
+        f"{count(len(plan.arms), 'arm')}, {count(points, 'point')}, {count(len(plan.seeds), 'seed')} for the choice, "
         f"{len(plan.held_out)} held out, into {folder}"
     )
 

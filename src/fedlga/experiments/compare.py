@@ -16,7 +16,7 @@ from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
 from fedlga.experiments.arms import Arm, check_different, pair_arms
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import list_measures
+from fedlga.experiments.measures import Measure, list_measures
 from fedlga.experiments.records import EXPERIMENT, read_run, read_summary
 from fedlga.experiments.run import check_free, run_and_record
 from fedlga.experiments.statistics import half_interval
@@ -128,27 +128,52 @@ def make_table(plan: Plan, out: Path) -> list[dict[str, Any]]:
     """Return a row for each arm over the seeds that are done: mean, standard deviation, half of the 95 % interval.
 
     A run that never reached the target has no rounds to it: `reached` counts those that did, and the mean is theirs.
-    `rounds_more` is the mean difference to the first row over the seeds on which both reached it.
+    `rounds_more` is the mean difference to the first row over the seeds on which both reached it. If no arm has a
+    target, rows have nothing about one.
     """
     rows: list[dict[str, Any]] = []
     first: dict[int, float] = {}
     by_arm = read_summaries(plan, out)
+    targets = find_targets(by_arm, plan)
+    measures = _list_for(find_metric(by_arm, plan.base), targets)
     for arm in plan.arms:
         runs = by_arm[arm.label]
         rounds = {seed: s["rounds_to_target"] for seed, s in runs.items() if s["rounds_to_target"] is not None}
         row: dict[str, Any] = {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text}
-        row |= {"seeds": len(runs), "reached": len(rounds)}
-        for measure in (m.name for m in list_measures(find_metric(by_arm, plan.base)) if m.table):
+        row |= {"seeds": len(runs)}
+        if any_target(targets):
+            row["reached"] = None if targets[arm.label] is None else len(rounds)
+        for measure in (m.name for m in measures if m.table):
             values = [s[measure] for s in runs.values() if s.get(measure) is not None]
             row[measure] = statistics.fmean(values) if values else None
             row[f"{measure}_sd"] = statistics.stdev(values) if len(values) > 1 else None
             row[f"{measure}_half"] = half_interval(values)
         first = rounds if not rows else first
         both = [rounds[seed] - first[seed] for seed in rounds if seed in first]
-        row["rounds_more"] = statistics.fmean(both) if both else None
-        row["rounds_more_sd"] = statistics.stdev(both) if len(both) > 1 else None
+        if any_target(targets):
+            row["rounds_more"] = statistics.fmean(both) if both else None
+            row["rounds_more_sd"] = statistics.stdev(both) if len(both) > 1 else None
         rows.append(row)
     return rows
+
+
+def find_targets(summaries: Mapping[str, Mapping[int, Mapping[str, Any]]], plan: Plan) -> dict[str, float | None]:
+    """Return the target of each arm, by its label; None: it has none. That of a task may be known from a run only."""
+    planned = {arm.label: e.target for arm, e in zip(plan.arms, plan.experiments(), strict=False)}
+    return {
+        label: next((s.get("target", target) for s in summaries[label].values()), target)
+        for label, target in planned.items()
+    }
+
+
+def any_target(targets: Mapping[str, float | None]) -> bool:
+    """Return whether any arm has a target."""
+    return any(target is not None for target in targets.values())
+
+
+def _list_for(metric: str, targets: Mapping[str, float | None]) -> list[Measure]:
+    """Return the measures that say something about runs with these targets."""
+    return [m for m in list_measures(metric) if any_target(targets) or not m.to_target]
 
 
 def find_metric(summaries: Mapping[str, Mapping[int, Mapping[str, Any]]], base: Experiment) -> str:
@@ -179,8 +204,9 @@ def read_curves(plan: Plan, out: Path) -> dict[tuple[str, str], list[Sequence[Re
 def write_tables(plan: Plan, out: Path) -> None:
     """Write comparison.csv (means), runs.csv (every run) and comparison.json (both)."""
     rows = make_table(plan, out)
-    metric = find_metric(read_summaries(plan, out), plan.base)
-    names = ["seed", "rounds", *(m.name for m in list_measures(metric)), "diverged"]
+    summaries = read_summaries(plan, out)
+    measures = _list_for(find_metric(summaries, plan.base), find_targets(summaries, plan))
+    names = ["seed", "rounds", *(m.name for m in measures), "diverged"]
     runs = [
         {"method": arm.method, "stragglers": arm.policy, "settings": arm.settings_text}
         | {name: summary.get(name) for name in names}

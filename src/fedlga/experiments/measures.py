@@ -34,6 +34,7 @@ class Measure:
     table: str = ""  # the comparison's table that shows it: "target", "end", or none
     short: str = ""  # title in the terminal, where 80 columns must do
     in_report: bool = False
+    to_target: bool = False  # says nothing about a run without a target
     only_audited: bool = False  # absent from the summary of a run that was not audited
 
     def text(self, value: float | None) -> str:
@@ -114,20 +115,24 @@ def metric_format(name: str) -> str:
     return ".1%" if name.split("_", maxsplit=1)[0] == "accuracy" or name.endswith("accuracy") else ".4g"
 
 
+def is_percentage(name: str) -> bool:
+    """Return whether a metric is written as a percentage, and so is a share between 0 and 1."""
+    return metric_format(name).endswith("%")
+
+
 def format_metric(name: str, value: float | None, *, digits: int = 1) -> str:
     """Return a metric's value as text; `digits` are those of a percentage."""
     if value is None:
         return "none"
-    return f"{value:.{digits}%}" if metric_format(name).endswith("%") else f"{value:{metric_format(name)}}"
+    return f"{value:.{digits}%}" if is_percentage(name) else f"{value:{metric_format(name)}}"
 
 
-def format_target(e: Experiment) -> str:
-    """Return the target as text, with the metric's name unless it is an accuracy: '65%', 'rmse 0.5'."""
-    if e.target is None:
+def format_target(metric: str, target: float | None) -> str:
+    """Return the target as text, with the metric's name unless it is accuracy: '65%', 'rmse 0.5'."""
+    if target is None:
         return "no target"
-    if metric_format(e.target_metric).endswith("%"):
-        return f"{e.target:.0%}" if e.target_metric == "accuracy" else f"{e.target_metric} {e.target:.0%}"
-    return f"{e.target_metric} {e.target:g}"
+    value = f"{target:.0%}" if is_percentage(metric) else f"{target:g}"
+    return value if metric == "accuracy" else f"{metric} {value}"
 
 
 @functools.cache
@@ -135,8 +140,8 @@ def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
     """Return every measure of a run whose target metric has this name."""
     form = metric_format(metric)
     return [
-        Measure("rounds_to_target", "rounds", ".0f", _rounds_to_target, "target", in_report=True),
-        Measure("seconds_to_target", "seconds", ".1f", _to_target("seconds"), "target", in_report=True),
+        Measure("rounds_to_target", "rounds", ".0f", _rounds_to_target, "target", in_report=True, to_target=True),
+        Measure("seconds_to_target", "seconds", ".1f", _to_target("seconds"), "target", in_report=True, to_target=True),
         Measure(
             "simulated_seconds_to_target",
             "simulated seconds",
@@ -145,6 +150,7 @@ def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
             "target",
             short="simulated s",
             in_report=True,
+            to_target=True,
         ),
         Measure(f"best_{metric}", f"best {metric}", form, _best(metric), "target", short="best", in_report=True),
         Measure(

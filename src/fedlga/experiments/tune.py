@@ -16,8 +16,8 @@ import itertools
 import math
 import statistics
 import tomllib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ from fedlga.core.settings import BadInput
 from fedlga.experiments.arms import Arm, check_different, format_settings
 from fedlga.experiments.compare import Plan, write_tables
 from fedlga.experiments.config import Experiment, names_in_use
-from fedlga.experiments.measures import metric_format
+from fedlga.experiments.measures import is_percentage
 from fedlga.experiments.parallel import Job, Outcome, RunPool
 from fedlga.experiments.records import read_summary
 
 PLAN, CHOICE, TABLE, SEARCH, HELD_OUT = "tuning.toml", "choice.toml", "tuning.csv", "search", "held-out"
 MOST_WIDENINGS = 3  # times that a grid grows because the best point is at its edge
 FIXED = ("method", "stragglers", "seed", "backend")  # what a search sets itself: no grid can hold it
-NO_SLOW_DEVICE = "--by: got 'slow', and no device of this fleet is always slow; it takes accuracy or time"
+NO_TARGET = "--by: got 'time', and the experiment has no target; set one with --target"
 
 Point = tuple[tuple[str, Any], ...]  # settings with their values: (("lr", 0.03), ("mu", 0.1))
 Grid = Mapping[str, Sequence[Any]]
@@ -45,50 +45,103 @@ class Criterion:
     """What makes a setting the best: a cost to make small."""
 
     name: str
-    meaning: str
+    meaning: str  # with {metric} for the name of the target metric
     tie: float  # points whose mean cost is this close to the best are tied: the one with the least spread is chosen
     margin: float  # after each seed, points that are further behind the best than this leave the race
-    relative: bool  # tie and margin are shares of the best cost
+    relative: bool  # tie and margin are shares of the best cost, and no costs themselves
+
+    def describe(self, metric: str) -> str:
+        """Return what a setting is chosen by, in words."""
+        return self.meaning.format(metric=metric)
+
+    def for_metric(self, metric: str) -> Criterion:
+        """Return the criterion with a tie and a margin that fit the metric: fixed ones are for percentages only."""
+        if self.relative or is_percentage(metric):
+            return self
+        return replace(self, tie=CRITERIA["metric"].tie, margin=CRITERIA["metric"].margin, relative=True)
 
     def cost(self, e: Experiment, summary: Mapping[str, Any]) -> float:
-        """Return the cost of one run: infinite if it diverged."""
+        """Return the cost of one run: infinite if it diverged, or if what it is judged by is no number."""
         metric = str(summary.get("metric", "accuracy"))
-        is_share = metric_format(metric).endswith("%")
         if summary["diverged"]:
             return math.inf
         if self.name == "time":
-            seconds = summary["simulated_seconds_to_target"]
-            if seconds is not None:
-                return seconds
-            # Never reached: later than every run that reached it, and the later the further from the target.
-            spent, best = summary["simulated_seconds"], summary[f"best_{metric}"]
-            if e.target is None:
-                raise BadInput("--by: got 'time', and the experiment has no target; set one with --target")
-            missing = abs(e.target - best) if best is not None else abs(e.target)
-            return spent * (1 + (missing if is_share else missing / (abs(e.target) or 1.0)))
+            return _time_to_target(metric, summary, summary.get("target", e.target))
         value = summary[f"closing_{metric}_slow" if self.name == "slow" else f"closing_{metric}"]
-        if value is None:
-            raise BadInput(NO_SLOW_DEVICE)
+        if value is None and self.name == "slow":
+            raise refuse_slow(metric, f"{metric} is not known for the devices that are always slow")
+        if value is None or not math.isfinite(value):
+            return math.inf
         if summary.get("better") == "lower":
             return value
-        return 1 - value if is_share else -value
+        return 1 - value if is_percentage(metric) else -value
 
-    def within(self, cost: float, best: float, room: float) -> bool:
-        """Return whether a cost is at most `room` above the best."""
-        return cost <= best + room * (abs(best) if self.relative else 1.0)
+    def limit(self, costs: Collection[float], room: float) -> float:
+        """Return the highest cost that is at most `room` above the best of the costs.
+
+        A share of the best needs a best above zero. Where there is none, as for an R² that is around zero, it is a
+        share of the distance between the best and the median; or between the best and zero, if that is further.
+        """
+        best = min(costs)
+        if not self.relative:
+            return best + room
+        if best > 0:
+            return best + room * best
+        median = statistics.median(cost for cost in costs if math.isfinite(cost))
+        return best + room * (max(median, 0.0) - best)
+
+
+def _time_to_target(metric: str, summary: Mapping[str, Any], target: float | None) -> float:
+    """Return the simulated seconds to the target.
+
+    A run that never reached it counts as later than every run that did; and the later, the further it was away.
+    """
+    if target is None:
+        raise BadInput(NO_TARGET)
+    seconds, best = summary["simulated_seconds_to_target"], summary[f"best_{metric}"]
+    if seconds is not None:
+        return seconds
+    missing = abs(target - best) if best is not None and math.isfinite(best) else abs(target)
+    return summary["simulated_seconds"] * (1 + (missing if is_percentage(metric) else missing / (abs(target) or 1.0)))
 
 
 CRITERIA = {
     c.name: c
     for c in (
-        Criterion("accuracy", "mean accuracy over the last fifth of the simulated time", 0.002, 0.03, relative=False),
+        Criterion("accuracy", "mean {metric} over the last fifth of the simulated time", 0.002, 0.03, relative=False),
+        Criterion("metric", "mean {metric} over the last fifth of the simulated time", 0.002, 0.1, relative=True),
         Criterion(
-            "metric", "mean of the target metric over the last fifth of the simulated time", 0.002, 0.1, relative=True
+            "slow",
+            "mean {metric} over the last fifth of the simulated time, on data like that of the always slow devices",
+            0.002,
+            0.03,
+            relative=False,
         ),
-        Criterion("slow", "the same on data like that of the always slow devices", 0.002, 0.03, relative=False),
         Criterion("time", "simulated seconds to the target", 0.02, 0.5, relative=True),
     )
 }
+
+
+def find_criterion(by: str | None, metric: str | None) -> Criterion:
+    """Return the criterion that --by names; any other name can only be the target metric's: see `check_by`.
+
+    `metric` is the target metric, or None if only the data of a task will tell.
+    """
+    by = by or ("accuracy" if metric == "accuracy" else "metric")
+    return CRITERIA.get(by, CRITERIA["metric"])
+
+
+def check_by(by: str, metric: str, metrics: Collection[str]) -> None:
+    """Raise BadInput if --by names neither a criterion nor the target metric; `metrics` are all that there are."""
+    if by in (metric, "metric", "slow", "time"):
+        return
+    other = f", or {by} with --set metric={by}" if by in metrics else ""
+    raise BadInput(f"--by: got {by!r}, and the target metric is {metric}; it takes {metric}, slow or time{other}")
+
+
+def refuse_slow(metric: str, why: str = "no device of this fleet is always slow") -> BadInput:
+    """Return the error for --by slow where nothing is known about slow devices."""
+    return BadInput(f"--by: got 'slow', and {why}; it takes {metric} or time")
 
 
 @dataclass(frozen=True)
@@ -222,33 +275,38 @@ def next_trials(
     `fits` says whether a point beyond the grid is within the limits of its settings.
 
     All points run on the first seed. After each seed, points that are more than the criterion's margin behind the best
-    leave the race. When the rest have all seeds and neighbours of the best were not tried, as at an edge, they join it.
+    on the same seeds leave the race. When the rest have all seeds and neighbours of the best were not tried, as at an
+    edge, these race against the rest. A point that has all seeds cannot leave any more: one that a neighbour beat on
+    the first seed may be better over all of them.
     """
     points = grid_points(grid)
+    entering, finalists = points, list[Point]()
     for widening in range(widenings + 1):
-        racing: list[Point] = points
+        racing = [*finalists, *entering]
         for done, seed in enumerate(seeds, start=1):
             if missing := [Trial(p, seed) for p in racing if seed not in scores.get(p, {})]:
                 return SearchState(points, missing, None, [])
             costs = {p: statistics.fmean(scores[p][s] for s in seeds[:done]) for p in racing}
-            best = min(costs.values())
-            racing = [p for p in racing if criterion.within(costs[p], best, criterion.margin)]
-        chosen = choose(scores, racing, seeds, criterion)
+            limit = criterion.limit(costs.values(), criterion.margin)
+            racing = [p for p in racing if p in finalists or costs[p] <= limit]
+        finalists = racing
+        chosen = choose(scores, finalists, seeds, criterion)
         beyond = {point: name for point, name in find_beyond(points, chosen).items() if fits(point)}
         if not beyond or widening == widenings:
             return SearchState(points, [], chosen, list(dict.fromkeys(beyond.values())))
-        points = [*points, *beyond]
+        points, entering = [*points, *beyond], list(beyond)
     raise AssertionError("the last widening returns")
 
 
 def choose(scores: Scores, racing: Sequence[Point], seeds: Sequence[int], criterion: Criterion) -> Point:
     """Return the best point: the least mean cost; among ties, the least spread over the seeds."""
     costs = {p: [scores[p][seed] for seed in seeds] for p in racing}
-    best = min(statistics.fmean(values) for values in costs.values())
-    tied = [p for p, values in costs.items() if criterion.within(statistics.fmean(values), best, criterion.tie)]
+    means = {p: statistics.fmean(values) for p, values in costs.items()}
+    limit = criterion.limit(means.values(), criterion.tie)
+    tied = [p for p in racing if means[p] <= limit]
 
     def spread(p: Point) -> tuple[float, float]:
-        return max(costs[p]) - min(costs[p]), statistics.fmean(costs[p])
+        return max(costs[p]) - min(costs[p]), means[p]
 
     return min(tied, key=spread)
 
@@ -334,15 +392,17 @@ def search_folder(out: Path, arm: Arm, point: Point, seed: int) -> Path:
     return out / SEARCH / arm.label / format_settings(dict(point)).replace(" ", ",") / f"seed-{seed}"
 
 
-def read_scores(plan: TuningPlan, out: Path, arm: Arm, points: Sequence[Point]) -> Scores:
-    """Return the costs of an arm's runs that are done, on the tuning seeds."""
+def read_scores(plan: TuningPlan, out: Path, arm: Arm, points: Sequence[Point]) -> tuple[Scores, Criterion]:
+    """Return the costs of an arm's runs that are done, on the tuning seeds; and the criterion for their metric."""
     scores: dict[Point, dict[int, float]] = {}
+    criterion = plan.criterion
     for point in points:
         for seed in plan.seeds:
             if summary := read_summary(search_folder(out, arm, point, seed)):
                 cost = plan.criterion.cost(plan.experiment(arm, point, seed), summary)
                 scores.setdefault(point, {})[seed] = cost
-    return scores
+                criterion = plan.criterion.for_metric(str(summary.get("metric", "accuracy")))
+    return scores, criterion
 
 
 def read_search(plan: TuningPlan, out: Path, arm: Arm) -> tuple[SearchState, Scores]:
@@ -350,10 +410,8 @@ def read_search(plan: TuningPlan, out: Path, arm: Arm) -> tuple[SearchState, Sco
     grid = plan.grid_of(arm)
     points = grid_points(grid)
     while True:  # the scores of a point beyond the grid may be there already
-        scores = read_scores(plan, out, arm, points)
-        state = next_trials(
-            grid, scores, plan.seeds, plan.criterion, plan.widenings, lambda point: plan.fits(arm, point)
-        )
+        scores, criterion = read_scores(plan, out, arm, points)
+        state = next_trials(grid, scores, plan.seeds, criterion, plan.widenings, lambda point: plan.fits(arm, point))
         if len(state.points) == len(points):
             return state, scores
         points = state.points

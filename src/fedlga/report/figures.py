@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlga.core.types import Record
-from fedlga.experiments.measures import metric_format, value_of
+from fedlga.experiments.measures import is_percentage, value_of
 from fedlga.experiments.statistics import FEWEST, t_quantile
 from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, POLICY_COLOURS, POLICY_DASHES
 
@@ -52,7 +52,7 @@ def draw_metric_over_time(curves: Curves, metric: str, target: float | None, fil
                 panel.axhline(target, color="#444444", linewidth=0.6)
             panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, fontsize=9, loc="left")
             panel.set_xlabel("simulated seconds", fontsize=8)
-            if metric_format(metric).endswith("%"):
+            if is_percentage(metric):
                 panel.set_ylim(0, 1)
             panel.tick_params(labelsize=8)
             panel.grid(visible=True, color="#dddddd", linewidth=0.5)

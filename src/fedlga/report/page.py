@@ -156,7 +156,7 @@ def make_headline(groups: Sequence[Group]) -> str:
     if len(groups) == 1:
         return _describe(groups[0]) + "."
     reached = [g for g in groups if g.estimate("rounds_to_target").mean is not None]
-    goal = format_target(groups[0].experiment)
+    goal = format_target(metric, _target(groups))
     if not reached:
         known = [g for g in groups if g.estimate(f"best_{metric}").mean is not None]
         if not known:
@@ -184,7 +184,7 @@ def _target(groups: Sequence[Group]) -> float | None:
 
 def _describe(group: Group) -> str:
     rounds, metric = group.estimate("rounds_to_target"), group.experiment.target_metric
-    best, goal = group.estimate(f"best_{metric}"), format_target(group.experiment)
+    best, goal = group.estimate(f"best_{metric}"), format_target(metric, group.experiment.target)
     value = "" if best.mean is None else f"best {metric} {best.text(metric_format(metric))}"
     ending = f"; {value}" if value else ""
     if group.unfinished:
@@ -267,8 +267,8 @@ def _curves(groups: Sequence[Group]) -> str:
     )
     note = (
         "Mean over the seeds, until the first of their runs ends (then each seed, thin); "
-        "shaded, from three seeds on: its 95 % interval. The horizontal line is the target."
-    )
+        "shaded, from three seeds on: its 95 % interval."
+    ) + (" The horizontal line is the target." if _target(groups) is not None else "")
     return (
         f'<section><h2>Learning</h2><fieldset class="switch"><legend>over</legend>{switch}</fieldset>'
         f"{''.join(shown)}<p class=note>{note}</p></section>"
@@ -315,19 +315,20 @@ def _table(groups: Sequence[Group]) -> str:
     for group in groups:
         cells = "".join(f"<td>{html.escape(_cell(group, m))}</td>" for m in measures)
         rows += f"<tr><th scope=row>{html.escape(group.label)}</th>{cells}</tr>"
-    goal = "their targets" if _target(groups) is None else format_target(groups[0].experiment)
-    note = (
-        f"Rounds and seconds to {goal}; mean and 95 % interval over the seeds. 'k of n': only k of n seeds "
-        "reached it, so there is no mean. At the end: mean of the last ten evaluations."
-    )
+    note = "Mean and 95 % interval over the seeds. At the end: mean of the last ten evaluations."
+    if any(m.to_target for m in measures):
+        target = _target(groups)
+        goal = "their targets" if target is None else format_target(groups[0].experiment.target_metric, target)
+        note += f" Rounds and seconds: to {goal}; 'k of n': only k of n seeds reached it, so there is no mean."
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f'<section><h2>Numbers</h2><div class="wide">{table}</div><p class=note>{note}</p></section>'
 
 
 def _cell(group: Group, measure: Measure) -> str:
-    """Return a mean; how many seeds reached the target; or '-', if it was not measured."""
+    """Return a mean; how many seeds reached the target; or '-', if it was not measured or there is no target."""
     estimate = group.estimate(measure.name)
-    return "-" if estimate.mean is None and measure.table != "target" else estimate.text(measure.format)
+    counts = measure.to_target and group.experiment.target is not None
+    return "-" if estimate.mean is None and not counts else estimate.text(measure.format)
 
 
 def find_states(run: Run) -> tuple[Any, list[int]]:
