@@ -12,7 +12,9 @@ import fedlga
 from federations import close, play, quadratics
 from fedlga.core.method import Direction, Method
 from fedlga.core.registry import create
-from fedlga.core.round import run_rounds, select_devices
+from fedlga.core.round import run_rounds
+from fedlga.core.schedules.base import select_devices
+from fedlga.core.settings import BadInput
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import simulate
 from fedlga.methods.fedavg import FedAvg
@@ -23,12 +25,12 @@ TWO_DEVICES = {"centres": [(4.0, 0.0), (0.0, 4.0)], "script": [[1, 1]], "asked":
 def test_a_device_drawn_twice_works_once_and_counts_twice():
     federation, state = quadratics(create("method", "fedavg"), **TWO_DEVICES, cohort=3, replacement=True)
     for round in range(8):
-        times = select_devices(federation, round)
+        times = select_devices(federation, round, range(2), 3)
         assert sum(times.values()) == 3
         after, (record,) = play(federation, replace(state, round=round), 1)
         assert sorted(record.devices) == sorted(times)
         close(after.w, [2 * times[0] / 3, 2 * times[1] / 3])
-    assert any(len(select_devices(federation, round)) == 2 for round in range(8))
+    assert any(len(select_devices(federation, round, range(2), 3)) == 2 for round in range(8))
 
 
 def test_a_run_ends_in_the_round_in_which_it_diverges():
@@ -114,6 +116,6 @@ def test_fedlga_rounds_leaves_torchs_threads_alone(backend):
 @pytest.mark.usefixtures("three_threads")
 def test_a_round_that_fails_gives_the_threads_back():
     experiment = preset("digits").changed({"model": "models_for_tests:fails_in_training", "rounds": 1})
-    with simulate(experiment) as simulation, pytest.raises(RuntimeError, match="does not want to be trained"):
+    with simulate(experiment) as simulation, pytest.raises(BadInput, match="does not want to be trained"):
         list(run_rounds(simulation.federation, simulation.start, 1))
     assert torch.get_num_threads() == 3

@@ -159,29 +159,31 @@ def test_p_over_all_devices_is_caught_in_plain_averaging(monkeypatch, with_mista
 
 
 @pytest.mark.parametrize(
-    ("module", "right", "wrong", "place"),
+    ("module", "right", "wrong", "place", "used"),
     [
         (
-            "fedlga.core.round",
-            "generator(f.seed, Stream.SAMPLE, round)",
+            "fedlga.core.schedules.base",
+            "generator(f.seed, Stream.SAMPLE, round, *draw)",
             "generator_of_method(f.aggregator.method)",
             "select_devices",
+            "fedlga.core.schedules.rounds.select_devices",
         ),
         (
             "fedlga.learning.training",
             "generator(assignment.seed, Stream.BATCHES, assignment.round, assignment.device)",
             "generator_of_method(self.method)",
             "Devices.batch_generator",
+            "fedlga.learning.training.Devices.batch_generator",
         ),
     ],
     ids=["other devices", "other batches"],
 )
-def test_different_draws_for_each_method_are_caught(monkeypatch, with_mistake, module, right, wrong, place):
+def test_different_draws_for_each_method_are_caught(monkeypatch, with_mistake, module, right, wrong, place, used):
     copy = with_mistake(module, right, wrong)
     copy.generator_of_method = lambda method: np.random.default_rng(len(type(method).__name__))
     mistaken = copy
     for name in place.split("."):
         mistaken = getattr(mistaken, name)
-    monkeypatch.setattr(f"{module}.{place}", mistaken)
+    monkeypatch.setattr(used, mistaken)
     with pytest.raises(AssertionError):
         by_hand.check_that_draws_are_the_same_for_every_method()

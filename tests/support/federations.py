@@ -21,8 +21,8 @@ from fedlga.core.optimizers.base import ServerOptimizer
 from fedlga.core.optimizers.sgd import Sgd
 from fedlga.core.policies.base import Policy
 from fedlga.core.policies.keep import Keep
+from fedlga.core.rates import RateSchedule
 from fedlga.core.round import Federation, run_rounds
-from fedlga.core.schedules import RateSchedule
 from fedlga.core.types import Record, ServerState, Update
 from fedlga.learning.evaluation import TestSet
 from fedlga.learning.examples import TensorExamples

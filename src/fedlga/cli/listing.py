@@ -23,7 +23,7 @@ def list_names(kind: str | None) -> None:
     if kind is None:
         for plural, name in find_plurals().items():
             seam = SEAMS[name]
-            echo_wrapped(f"{plural:<14} {seam.meaning}: {', '.join(seam.names)}", indent=15)
+            echo_wrapped(f"{plural:<14} {seam.meaning}: {', '.join(seam.names).replace('-', HYPHEN)}", indent=15)
         echo_wrapped(
             "Your own: package.module:Class in place of a name, FILE.py for a task; fedlga check KIND NAME tries it."
         )
@@ -65,11 +65,15 @@ def fields() -> None:
             click.echo(f"{name:<24} {format_default(field.default):<20} {field.metadata['meaning']}")
 
 
+HYPHEN = "\N{NON-BREAKING HYPHEN}"  # names are not broken at theirs
+
+
 def echo_wrapped(text: str, indent: int = 0) -> None:
     """Print a line, wrapped to the terminal's width."""
     width = min(shutil.get_terminal_size().columns, 100)
     start = text[: len(text) - len(text.lstrip())]
-    click.echo(click.wrap_text(text.lstrip(), width, initial_indent=start, subsequent_indent=" " * indent))
+    wrapped = click.wrap_text(text.lstrip(), width, initial_indent=start, subsequent_indent=" " * indent)
+    click.echo(wrapped.replace(HYPHEN, "-"))
 
 
 def read_first_line(plugin: Any) -> str:

@@ -18,7 +18,7 @@ SMALL = {
     "partition": "dirichlet",
     "epochs": 3,
     "steps_per_epoch": 2,
-    "rho": 0.7,
+    "paper.rho": 0.7,
 }
 
 

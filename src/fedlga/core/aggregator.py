@@ -125,8 +125,17 @@ class Aggregator:
             state = replace(state, buffers=sums.pop(BUFFERS).mean())
         accumulated = {name: sums[name].total for name in self.method.accumulates}
         direction = self.method.direction(state, sums, used)
+        if (damping := _damping(used)) != 1:
+            direction = replace(direction, terms=[term * damping for term in direction.terms])
         w, remembered = self.optimizer.step(state.w, direction.terms, state.memory)
         return replace(state, w=w, memory={**state.memory, **accumulated, **direction.memory, **remembered})
+
+
+def _damping(used: Sequence[Contribution]) -> float:
+    """Return what staleness leaves of a step: FedBuff divides by the number of updates, not by their discounts."""
+    if all(c.discount == 1 for c in used):
+        return 1.0
+    return sum(c.weight for c in used) / sum(c.weight / c.discount for c in used)
 
 
 def _apply(decision: Decision, contributions: Sequence[Contribution]) -> list[Contribution]:

@@ -57,6 +57,11 @@ class Backend(ABC):
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
 
+    @property
+    def parallel(self) -> int:
+        """How many assignments are carried out at the same time."""
+        return 1
+
     def take_incidents(self) -> Incidents:
         """Return what went wrong since the last call. Simulated devices have no incidents."""
         return Incidents()

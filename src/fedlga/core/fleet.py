@@ -6,6 +6,7 @@ policies meet the same fleet. The fleets themselves are in `fedlga.fleets`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +25,33 @@ class Effort:
     device: int
     steps: int  # done by the deadline
     steps_asked: int
-    seconds: float  # simulated, for all the steps asked
+    seconds: float  # simulated, from its start to its report, for all the steps asked
     lost: bool = False  # it never answers, however long the aggregator waits
+    download: float = 0.0  # of these seconds, before the first step
+    upload: float = 0.0  # and after the last
 
     @property
     def slow(self) -> bool:
         """Whether its work is unfinished at the deadline."""
         return not self.lost and self.steps < self.steps_asked
+
+    def steps_after(self, seconds: float) -> int:
+        """Return the steps that are done so long after the start."""
+        if seconds < self.download:
+            return 0
+        computing = self.seconds - self.download - self.upload
+        if not computing > 0:
+            return self.steps_asked
+        return min(self.steps_asked, whole_steps((seconds - self.download) * self.steps_asked / computing))
+
+    def as_lost(self) -> Effort:
+        """Return what becomes of it if the device never answers."""
+        return replace(self, steps=0, lost=True)
+
+
+def whole_steps(steps: float) -> int:
+    """Round down, but take 2.9999999999 as 3 that went through a division."""
+    return math.floor(steps + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,8 @@ class Workload:
     deadline: float  # seconds
     dropout: float = 0.0  # chance that a device sends nothing in a round
     held: Array | None = None  # devices x classes: how many examples of each class a device holds; None: unknown
+    bytes_down: int = 0  # that a device gets for an assignment
+    bytes_up: int = 0  # that it sends back
 
     @property
     def devices(self) -> int:
@@ -57,6 +80,7 @@ class Fleet(ABC):
     workload: Workload
 
     real: ClassVar[bool] = False  # devices are as slow as they are, and the deadline is in seconds of the clock
+    draws_together: ClassVar[bool] = False  # what a device can do depends on who else is drawn in the same round
 
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +103,19 @@ class Fleet(ABC):
     def draw(self, round: int, devices: Sequence[int]) -> list[Effort]:
         """Return what each of the selected devices does in this round, drop-outs included."""
         efforts = self.efforts(round, devices)
-        return [replace(e, steps=0, lost=True) if self._drops_out(round, e.device) else e for e in efforts]
+        return [e.as_lost() if self._drops_out(round, e.device) else e for e in efforts]
+
+    def present(self, clock: float) -> Sequence[int] | None:
+        """Return the devices that can be selected at this simulated time, in order; None: all, at any time."""
+        return None
+
+    def next_arrival(self, clock: float) -> float:
+        """Return when the next device can be selected, if none can be now."""
+        return clock
+
+    def leaves(self, device: int, clock: float) -> float:
+        """Return for how many seconds from now a device that is there stays: what it does longer is lost."""
+        return math.inf
 
     def _drops_out(self, round: int, device: int) -> bool:
         chance = self.workload.dropout

@@ -60,6 +60,7 @@ class Method(ABC):
     sends: ClassVar[tuple[str, ...]] = ()  # vectors of the server's memory that travel with the weights
     uploads: ClassVar[tuple[str, ...]] = ()  # vectors that travel back with delta
     accumulates: ClassVar[tuple[str, ...]] = ()  # sums of `weigh` that are added to the server's memory, same name
+    needs_fresh: ClassVar[str] = ""  # why it cannot use updates that began from earlier weights; empty: it can
     needs_sgd: ClassVar[str] = ""  # why its formula holds for SGD on the device only; empty: any optimiser will do
 
     def local(self, assignment: Assignment, memory: Memory) -> Local:

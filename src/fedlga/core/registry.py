@@ -71,6 +71,16 @@ SEAMS: dict[str, Seam] = {
             "yogi": "fedlga.core.optimizers.adaptive:Yogi",
         },
     ),
+    "schedule": Seam(
+        "schedule",
+        "when devices start, and when the aggregator steps",
+        "fedlga.core.schedules.base:Schedule",
+        {
+            "rounds": "fedlga.core.schedules.rounds:Rounds",
+            "over-selection": "fedlga.core.schedules.over_selection:OverSelection",
+            "buffered": "fedlga.core.schedules.buffered:Buffered",
+        },
+    ),
     "fleet": Seam(
         "fleet",
         "who is slow",

@@ -1,27 +1,28 @@
 """The round: the paper's Algorithm 2 with any method and any answer to stragglers.
 
-select devices -> fleet (how far each gets) -> assignments -> backend -> updates -> aggregator -> new state -> record
+schedule (who works when, and how far each gets) -> assignments -> backend -> updates -> aggregator -> state -> record
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fedlga.core.aggregator import Aggregator
 from fedlga.core.backend import Backend, Scores
-from fedlga.core.fleet import Effort, Fleet
+from fedlga.core.fleet import Fleet
+from fedlga.core.method import Method
 from fedlga.core.policies.base import Policy
 from fedlga.core.process import one_thread
-from fedlga.core.randomness import Stream, generator
-from fedlga.core.schedules import RateSchedule
-from fedlga.core.types import Assignment, Contribution, Metrics, Record, ServerState, Update
+from fedlga.core.rates import RateSchedule
+from fedlga.core.schedules.base import Plan, Schedule, counts
+from fedlga.core.schedules.rounds import Rounds
+from fedlga.core.types import Assignment, Contribution, Job, Metrics, Record, ServerState, Update, Weights
 
 if TYPE_CHECKING:
     from fedlga.core.types import Vector
@@ -45,6 +46,9 @@ class Federation:
     by_examples: bool  # average by examples; otherwise uniformly
     evaluate_every: int = 1
     audit: bool = False
+    schedule: Schedule = field(default_factory=Rounds)
+    ahead: dict[tuple[int, int], Update] = field(default_factory=dict[tuple[int, int], Update])
+    # Updates that were computed before their step, by round and device: nothing is lost if they are.
 
     @property
     def policy(self) -> Policy:
@@ -72,37 +76,38 @@ def run_rounds(federation: Federation, state: ServerState, until: int) -> Iterat
 
 
 def run_round(federation: Federation, state: ServerState, *, last: bool = False) -> tuple[ServerState, Record]:
-    """Run one round. The weights are evaluated every `evaluate_every` rounds, and after the last one."""
+    """Run one round, to the aggregator's next step. The weights are evaluated every `evaluate_every` rounds, and after
+    the last one.
+    """
     f, started = federation, time.perf_counter()
-    selected = select_devices(f, state.round)
-    efforts = f.fleet.draw(state.round, list(selected))
-    assignments = [assign(f, state, e) for e in efforts if takes_part(f.policy, e)]
-
-    arriving = (weigh_update(f, u, selected[u.device]) for u in f.backend.run(assignments))
+    plan = f.schedule.plan(f, state)
+    arriving = (weigh_update(f, u, state.round - job.round, plan) for job, u in run_jobs(f, state, plan))
     aggregation = f.aggregator.aggregate(replace(state, round=state.round + 1), arriving, audit=f.audit)
-    decision, used, state = aggregation.decision, aggregation.used, aggregation.state
+    decision, used = aggregation.decision, aggregation.used
     updates = [c.update for c in aggregation.received]
+    before, state = state, carry_on(aggregation.state, state, plan)
 
-    done = observe_efforts(efforts, assignments, updates)
+    ended = observe(plan, updates)
     diverged = not all_finite(state.w) or (state.buffers is not None and not all_finite(state.buffers))
     due = state.round % f.evaluate_every == 0 or last or diverged
     metrics = f.evaluate(f.backend.score(state.w, state.buffers)) if due else dict.fromkeys(f.metrics)
     elapsed, incidents = time.perf_counter() - started, f.backend.take_incidents()
-    notes = [decision.note or (None if used else explain_nothing_used(done)), incidents.note]
+    notes = [decision.note or (None if used else explain_nothing_used(ended)), incidents.note]
     if diverged:
         notes[0] = "the weights are no longer finite numbers: the run stops here"
+    planned = {job.device: job for job in plan.ended}
     return state, Record(
         round=state.round,
         metrics=metrics,
         train_loss=sum(u.train_loss for u in updates) / len(updates) if updates else None,
         seconds=elapsed,
-        simulated_seconds=elapsed if f.fleet.real else f.fleet.seconds(efforts, waits=f.policy.waits),
-        lr=f.rates.rate(state.round - 1),
-        devices=[e.device for e in done],
-        steps=[e.steps for e in done],
-        steps_asked=[e.steps_asked for e in done],
-        slow=[e.device for e, o in zip(efforts, done, strict=True) if e.slow or 0 < o.steps < o.steps_asked],
-        absent=[e.device for e in done if e.steps == 0],
+        simulated_seconds=elapsed if f.fleet.real else plan.clock - before.clock,
+        lr=f.rates.rate(before.round),
+        devices=[job.device for job in ended],
+        steps=[job.steps for job in ended],
+        steps_asked=[job.steps_asked for job in ended],
+        slow=[job.device for job in ended if planned[job.device].slow or 0 < job.steps < job.steps_asked],
+        absent=[job.device for job in ended if job.steps == 0],
         used=[c.update.device for c in used],
         scales={c.update.device: c.scale for c in used if c.scale != 1},
         growth=decision.growth,
@@ -111,66 +116,110 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
         bounded=aggregation.bounded,
         late=incidents.late,
         refused=incidents.refused,
-        device_seconds={u.device: u.seconds for u in updates if f.fleet.real and u.seconds is not None},
+        **count_costs(f, before, ended, updates, used),
         audit=aggregation.audit,
         diverged=diverged,
         note="; ".join(filter(None, notes)) or None,
     )
 
 
-def select_devices(f: Federation, round: int) -> Counter[int]:
-    """Return the devices of this round, and how often each was drawn (once, unless drawn with replacement)."""
-    present = f.backend.present()
-    size = (f.cohort if f.replacement else min(f.cohort, len(present))) if len(present) else 0
-    if not size:
-        return Counter()
-    rng = generator(f.seed, Stream.SAMPLE, round)
-    return Counter(present[int(index)] for index in rng.choice(len(present), size=size, replace=f.replacement))
+def run_jobs(f: Federation, state: ServerState, plan: Plan) -> Iterator[tuple[Job, Update]]:
+    """Yield the jobs that count with their updates, in the order of the plan.
+
+    Where a step leaves cores idle, work is computed ahead: what devices at work began from is known, and their updates
+    do not depend on anything else. It is kept for the step that needs it.
+    """
+    todo = [job for job in plan.counting if (job.round, job.device) not in f.ahead]
+    waiting = [job for job in plan.at_work if counts(f, job) and (job.round, job.device) not in f.ahead]
+    early = sorted(waiting, key=lambda job: job.ends)[: -len(todo) % f.backend.parallel]
+    jobs = {job.device: job for job in plan.counting}
+    running = iter(f.backend.run([assign(f, state, job) for job in (*todo, *early)]))
+    if len(todo) == len(plan.counting) and not early:
+        yield from ((jobs[update.device], update) for update in running)
+        return
+    for job in plan.counting:
+        yield job, f.ahead.pop((job.round, job.device), None) or next(running)
+    for job, update in zip(early, running, strict=True):
+        f.ahead[job.round, job.device] = update.copied()
 
 
-def takes_part(policy: Policy, effort: Effort) -> bool:
-    """Return whether a device's work has to be simulated: it will send something, and it will be used."""
-    if effort.lost:
-        return False
-    return policy.waits or (effort.steps > 0 and (policy.uses_unfinished or not effort.slow))
+def carry_on(after: ServerState, before: ServerState, plan: Plan) -> ServerState:
+    """Return the state after a step with who is still at work, and what they began from."""
+    needed = {job.round for job in plan.at_work}
+    known = {**before.earlier, before.round: Weights(before.w, before.buffers)}
+    return replace(
+        after,
+        clock=plan.clock,
+        jobs=tuple(plan.at_work),
+        earlier={round: weights for round, weights in known.items() if round in needed},
+    )
 
 
-def assign(f: Federation, state: ServerState, effort: Effort) -> Assignment:
-    """Return what is sent to one device."""
+def assign(f: Federation, state: ServerState, job: Job) -> Assignment:
+    """Return what is sent to one device when its work starts."""
+    start = state.earlier.get(job.round) or Weights(state.w, state.buffers)
     return Assignment(
-        round=state.round,
-        device=effort.device,
-        w=state.w,
-        steps=effort.steps_asked if f.policy.waits else effort.steps,
-        steps_asked=effort.steps_asked,
-        lr=f.rates.rate(state.round),
+        round=job.round,
+        device=job.device,
+        w=start.w,
+        steps=job.steps,
+        steps_asked=job.steps_asked,
+        lr=f.rates.rate(job.round),
         momentum=f.momentum,
         seed=f.seed,
         broadcast={name: state.memory[name] for name in f.aggregator.method.sends if name in state.memory},
-        buffers=state.buffers,
+        buffers=start.buffers,
         audit=f.audit,
         seconds=f.fleet.workload.deadline if f.fleet.real and not f.policy.waits else None,
     )
 
 
-def weigh_update(f: Federation, update: Update, times: int) -> Contribution:
-    """Put an update's weight in this round's mean, and its device's share of the federation, around it."""
+def weigh_update(f: Federation, update: Update, staleness: int, plan: Plan) -> Contribution:
+    """Put an update's weight in this step's mean, and its device's share of the federation, around it."""
+    discount = f.schedule.discount(staleness)
+    weight = plan.times.get(update.device, 1) * discount
     if f.by_examples:
-        return Contribution(update, weight=times * update.examples, share=update.examples / f.all_examples)
-    return Contribution(update, weight=float(times), share=1 / len(f.examples))
+        weight, share = weight * update.examples, update.examples / f.all_examples
+    else:
+        share = 1 / len(f.examples)
+    return Contribution(update, weight=float(weight), share=share, discount=discount, staleness=staleness)
 
 
-def observe_efforts(
-    efforts: Sequence[Effort], assignments: Sequence[Assignment], updates: Sequence[Update]
-) -> list[Effort]:
-    """Return what the devices really did: for those with an assignment, what they sent, or nothing."""
-    asked, sent = {a.device for a in assignments}, {u.device: u.steps for u in updates}
-    return [replace(e, steps=sent.get(e.device, 0)) if e.device in asked else e for e in efforts]
+def observe(plan: Plan, updates: Sequence[Update]) -> list[Job]:
+    """Return the jobs with what the devices really did: for those that were to send something, that, or nothing."""
+    asked, sent = {job.device for job in plan.counting}, {u.device: u.steps for u in updates}
+    return [replace(job, steps=sent.get(job.device, 0)) if job.device in asked else job for job in plan.ended]
 
 
-def explain_nothing_used(efforts: Sequence[Effort]) -> str:
+def count_costs(
+    f: Federation, state: ServerState, ended: Sequence[Job], updates: Sequence[Update], used: Sequence[Contribution]
+) -> dict[str, Any]:
+    """Return what a step cost the devices, as fields of its record."""
+    down, up = count_bytes(f.aggregator.method, len(state.w), 0 if state.buffers is None else len(state.buffers))
+    went_in = {c.update.device for c in used}
+    wasted = [job for job in ended if job.steps > 0 and job.device not in went_in]
+    if f.fleet.real:
+        seconds = {u.device: u.seconds for u in updates if u.seconds is not None}
+    else:
+        seconds = {job.device: job.ends - job.started for job in ended if not job.lost}
+    return {
+        "device_seconds": seconds,
+        "staleness": {c.update.device: c.staleness for c in used if c.staleness},
+        "wasted": [job.device for job in wasted],
+        "steps_wasted": sum(job.steps for job in wasted),
+        "bytes_down": down * len(ended),
+        "bytes_up": up * len(updates),
+    }
+
+
+def count_bytes(method: Method, weights: int, buffers: int) -> tuple[int, int]:
+    """Return the bytes of an assignment and of an update: their vectors, in float32."""
+    return 4 * (weights * (1 + len(method.sends)) + buffers), 4 * (weights * (1 + len(method.uploads)) + buffers)
+
+
+def explain_nothing_used(ended: Sequence[Job]) -> str:
     """Return why there was nothing to aggregate."""
-    worked = any(e.steps > 0 and not e.lost for e in efforts)
+    worked = any(job.steps > 0 and not job.lost for job in ended)
     return f"nobody {'finished' if worked else 'reported'}: the model stays as it was"
 
 

@@ -69,6 +69,14 @@ class Update:
         vectors = ("delta", "uploads", "buffers", "truth")
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in vectors}
 
+    def copied(self) -> Update:
+        """Return a copy with vectors of its own: those of a backend are valid until its next run only."""
+        uploads = {name: vector.clone() for name, vector in self.uploads.items()}
+        others = {
+            name: None if v is None else v.clone() for name, v in (("buffers", self.buffers), ("truth", self.truth))
+        }
+        return dataclasses.replace(self, delta=self.delta.clone(), uploads=uploads, **others)
+
     def without_vectors(self) -> Update:
         """Return a copy that holds no large data, for the record."""
         return dataclasses.replace(self, delta=self.delta.new_empty(0), uploads={}, buffers=None, truth=None)
@@ -79,10 +87,12 @@ class Contribution:
     """An update and how it counts: what the aggregator adds stands here, around the update as it was sent."""
 
     update: Update
-    weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights
+    weight: float = 1.0  # in this round's mean, before dividing by the sum of all weights; discounted if stale
     share: float = 0.0  # the device's part of the whole federation: 1/N, or its part of all examples
     scale: float = 1.0  # completing multiplies delta by it: wherever delta is averaged, it counts scale * delta
     completed: bool = False  # the work counts as finished
+    discount: float = 1.0  # what staleness left of the weight; the mean is damped by the mean of it
+    staleness: int = 0  # the aggregator's steps since the device began
 
     @property
     def steps(self) -> int:
@@ -103,6 +113,28 @@ class Local:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A device at work, in simulated time."""
+
+    device: int
+    round: int  # the rounds that were done when it started: whose weights it works on
+    steps: int  # that it will have done when it ends
+    steps_asked: int
+    started: float  # seconds since the run began
+    ends: float
+    lost: bool = False  # it will send nothing
+    slow: bool = False  # its work is unfinished at the deadline
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What devices start from."""
+
+    w: Vector
+    buffers: Vector | None = None
+
+
+@dataclass(frozen=True)
 class ServerState:
     """The state of a run, except for what devices remember."""
 
@@ -110,6 +142,9 @@ class ServerState:
     w: Vector
     memory: Memory = field(default_factory=dict[str, "Vector"])
     buffers: Vector | None = None  # of the joint model: means of what devices' training made of them
+    clock: float = 0.0  # simulated seconds since the run began
+    jobs: tuple[Job, ...] = ()  # devices that are at work between two steps
+    earlier: Mapping[int, Weights] = field(default_factory=dict[int, Weights])  # what those began from, by their round
 
 
 Metrics = dict[str, float | None]  # by name; None where it was not measured: {"accuracy": 0.7, "accuracy_slow": None}
@@ -146,7 +181,12 @@ class Record:
     bounded: dict[int, float] = field(default_factory=dict[int, float])  # too long updates: what shortened them
     late: list[int] = field(default_factory=list[int])  # devices whose reply to an earlier round arrived now, unused
     refused: dict[int, str] = field(default_factory=dict[int, str])  # devices whose reply was not valid, and why
-    device_seconds: dict[int, float] = field(default_factory=dict[int, float])  # real devices: seconds at work
+    device_seconds: dict[int, float] = field(default_factory=dict[int, float])  # at work: simulated, or real
+    staleness: dict[int, int] = field(default_factory=dict[int, int])  # used updates that began earlier: steps since
+    wasted: list[int] = field(default_factory=list[int])  # devices that worked, and whose work was thrown away
+    steps_wasted: int = 0  # that these did
+    bytes_down: int = 0  # of weights and what goes with them, to all devices that were asked
+    bytes_up: int = 0  # of updates, from all devices that sent one
     audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
     diverged: bool = False  # the weights are no longer finite: the run ends here
     note: str | None = None  # anything unusual, for a human reader; nothing is decided by it
@@ -182,7 +222,7 @@ class Record:
         required = {f.name for f in dataclasses.fields(cls) if missing_type is f.default is f.default_factory}
         if missing := required - set(fields):
             raise BadInput(f"record: no field {sorted(missing)[0]!r}")
-        for name in ("scales", "clipped", "bounded", "refused", "device_seconds"):
+        for name in ("scales", "clipped", "bounded", "refused", "device_seconds", "staleness"):
             if name in fields:  # JSON turned the device numbers into text
                 fields[name] = {int(device): value for device, value in fields[name].items()}
         return cls(**fields)

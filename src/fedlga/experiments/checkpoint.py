@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from fedlga.core.backend import Backend
 from fedlga.core.files import sync
 from fedlga.core.settings import BadInput
 from fedlga.core.tensors import load_tensors, save_tensors
-from fedlga.core.types import ServerState
+from fedlga.core.types import Job, ServerState, Weights
 
 if TYPE_CHECKING:
     from fedlga.core.types import Memory
 
+EARLIER = "earlier."  # begins the names of weights that devices at work began from
 LAYOUT = "2"  # of the files: which vectors there are, and what policies remember
 
 
@@ -29,7 +31,12 @@ def save_checkpoint(folder: Path, state: ServerState, backend: Backend) -> None:
     (new / "devices").mkdir(parents=True)
     vectors = {"w": state.w, **{f"memory.{name}": vector for name, vector in state.memory.items()}}
     vectors |= {} if state.buffers is None else {"buffers": state.buffers}
-    save_tensors(new / "server.safetensors", vectors, {"round": str(state.round), "layout": LAYOUT}, durable=True)
+    for round, weights in state.earlier.items():
+        vectors[f"{EARLIER}{round}.w"] = weights.w
+        vectors |= {} if weights.buffers is None else {f"{EARLIER}{round}.buffers": weights.buffers}
+    jobs = json.dumps([dataclasses.asdict(job) for job in state.jobs])
+    known = {"round": str(state.round), "layout": LAYOUT, "clock": state.clock.hex(), "jobs": jobs}
+    save_tensors(new / "server.safetensors", vectors, known, durable=True)
     for device, memory in backend.memories():
         save_tensors(new / "devices" / f"{device}.safetensors", memory, durable=True)
     for written in (new / "devices", new):
@@ -81,4 +88,14 @@ def _load(folder: Path, place: Path, start: ServerState, backend: Backend) -> Se
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} belongs to another model")
     backend.restore(memories())
     memory = {name.removeprefix("memory."): vector for name, vector in vectors.items() if name.startswith("memory.")}
-    return dataclasses.replace(start, round=int(metadata["round"]), w=vectors["w"], memory=memory, buffers=buffers)
+    try:
+        clock = float.fromhex(metadata.get("clock", "0x0p+0"))
+        jobs = tuple(Job(**job) for job in json.loads(metadata.get("jobs", "[]")))
+        earlier = {
+            round: Weights(vectors[f"{EARLIER}{round}.w"], vectors.get(f"{EARLIER}{round}.buffers"))
+            for round in sorted({job.round for job in jobs})
+        }
+        known = {"round": int(metadata["round"]), "clock": clock, "jobs": jobs, "earlier": earlier}
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"--resume: the checkpoint in {str(folder)!r} is damaged ({error})") from error
+    return dataclasses.replace(start, w=vectors["w"], memory=memory, buffers=buffers, **known)

@@ -43,6 +43,13 @@ def check_together(e: Experiment) -> None:
             f"stragglers: got {e.policy!r}; method {e.method} takes {', '.join(method.policies)}"
             + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
         )
+    schedule = find("schedule", e.schedule)
+    if schedule.policies and e.policy not in schedule.policies:
+        raise BadInput(f"stragglers: got {e.policy!r}; schedule {e.schedule!r} takes {', '.join(schedule.policies)}")
+    if schedule.is_stale and (why := method.needs_fresh):
+        raise BadInput(f"schedule: got {e.schedule!r}; method {e.method} takes rounds or over-selection: {why}")
+    if e.fleet == "real" and not schedule.is_real:
+        raise BadInput(f"schedule: got {e.schedule!r} with fleet 'real'; it takes rounds")
     fits = e.cohort <= e.devices or e.devices == 0 or (is_open and "cohort" not in given)
     if not fits and e.sampling == "without-replacement":
         raise BadInput(f"cohort: got {e.cohort}; it takes at most the {e.devices} devices there are")

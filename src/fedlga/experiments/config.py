@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedlga.core.rates import SCHEDULES, RateSchedule
 from fedlga.core.registry import SEAMS, find, import_object
-from fedlga.core.schedules import SCHEDULES, RateSchedule
 from fedlga.core.settings import BadInput, check_settings, setting, settings_of, suggest
 
 OWN = "own"  # the dataset and model of a task, or of real devices that bring theirs: see fedlga.flower.server_app
@@ -63,6 +63,9 @@ class Experiment:
     averaging: str = setting("uniform", "weight of an update in the mean", choices=("uniform", "examples"))
     aggregation: str = setting("mean", "aggregation rule: see fedlga list aggregations, or package.module:Class")
     server_optimizer: str = setting("sgd", "server optimiser: see fedlga list optimizers, or package.module:Class")
+    schedule: str = setting(
+        "rounds", "when devices start and the aggregator steps: see fedlga list schedules, or package.module:Class"
+    )
     rounds: int = setting(200, "T, rounds to train", least=1)
     time_limit: float | None = setting(
         None, "simulated seconds to train: the run ends with the round that reaches them; unset: all rounds", above=0

@@ -20,6 +20,7 @@ from fedlga.core.fleet import Fleet, Workload
 from fedlga.core.process import count_cores, one_thread
 from fedlga.core.registry import create
 from fedlga.core.round import Federation, run_rounds
+from fedlga.core.schedules.base import Schedule
 from fedlga.core.settings import BadInput, suggest
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.config import DEFAULT_COHORT, DEFAULT_DEVICES, IN_PYTHON, OWN, Experiment
@@ -125,14 +126,17 @@ def simulate(
             known = {"task": describe_task(data), "seed": e.seed, "device": str(device), "target": e.metric}
             known |= {"method": e.method, "settings": e.settings("method")}
             known["fingerprint"] = take_fingerprint(problem.model, split.train, split.test)
+            schedule = make_schedule(e)
+            updates = schedule.most_updates(e.cohort) + (len(workers) if schedule.is_stale else 0)
             backend = PoolBackend(
                 devices,
                 test_set,
                 workers,
                 known,
-                e.cohort,
+                updates,
                 audit=e.audit,
                 memory_limit=limit,
+                starts=updates if schedule.is_stale else 1,
                 ranges=_own_ranges(e, split),
                 test_rows=split.test_rows,
             )
@@ -212,6 +216,11 @@ def make_aggregator(e: Experiment) -> Aggregator:
     return Aggregator(*(create(kind, e.name_of(kind), e.settings(kind)) for kind in kinds))
 
 
+def make_schedule(e: Experiment) -> Schedule:
+    """Return when devices start, and when the aggregator steps."""
+    return create("schedule", e.schedule, e.settings("schedule"))
+
+
 def make_federation(
     e: Experiment, fleet: Fleet, backend: Backend, evaluator: Evaluator, examples: Sequence[int]
 ) -> Federation:
@@ -231,6 +240,7 @@ def make_federation(
         by_examples=e.averaging == "examples",
         evaluate_every=e.evaluate_every,
         audit=e.audit,
+        schedule=make_schedule(e),
     )
 
 

@@ -21,6 +21,8 @@ class PaperFleet(Fleet):
     A device with tau does E_i = E - tau + 1 of E units by the deadline, so all E would take it E / E_i deadlines.
     """
 
+    draws_together = True
+
     rho: float = setting(0.5, "share of the selected devices that is slow", least=0, most=1)
     tau_min: int = setting(1, "a slow device does E - tau + 1 units, tau from tau_min", least=1)
     tau_max: int | None = setting(None, "to tau_max; unset: E - 1", least=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from fedlga.core.fleet import Effort, Fleet
+from fedlga.core.fleet import Effort, Fleet, whole_steps
 from fedlga.core.randomness import Stream, generator
 from fedlga.core.settings import BadInput, setting
 
@@ -78,8 +77,3 @@ def draw_speeds(seed: int, devices: int, median: float, sigma: float) -> list[fl
 def suggest_deadline(seconds: Sequence[float]) -> float:
     """Return what the median device needs: half of the fleet finishes, and shows how updates grow with work."""
     return float(np.median(seconds))
-
-
-def whole_steps(steps: float) -> int:
-    """Round down, but take 2.9999999999 as 3 that went through a division."""
-    return math.floor(steps + 1e-9)

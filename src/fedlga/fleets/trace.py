@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from fedlga.core.fleet import Effort, Fleet
+from fedlga.core.fleet import Effort, Fleet, whole_steps
 from fedlga.core.settings import BadInput, setting
-from fedlga.fleets.speeds import whole_steps
 
 Key = tuple[int, int]  # round and device, both from 0
 

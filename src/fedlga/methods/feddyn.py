@@ -36,6 +36,7 @@ class FedDyn(Method):
     alpha: float = setting(0.01, "strength of the dynamic regularisation", above=0)
 
     accumulates = ("drift",)
+    needs_fresh = "its memories hold moves from the newest weights, and no analysis covers stale ones"
 
     def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102
         return Local(constant=-recall(memory, "gradient", assignment.w), pull=self.alpha)

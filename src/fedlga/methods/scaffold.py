@@ -32,6 +32,7 @@ class Scaffold(Method):
     sends = ("control",)
     uploads = ("control",)
     accumulates = ("control",)
+    needs_fresh = "it corrects by the newest control, and no analysis covers stale ones"
     needs_sgd = "its control is the mean gradient, delta / (steps * lr)"
 
     def local(self, assignment: Assignment, memory: Memory) -> Local:  # noqa: D102

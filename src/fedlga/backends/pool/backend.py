@@ -51,12 +51,14 @@ class PoolBackend(Backend):
         slots: int,
         audit: bool = False,
         memory_limit: float = math.inf,
+        starts: int = 1,
         ranges: Ranges | None = None,
         test_rows: Array | None = None,
     ) -> None:
         """`model` says how a worker makes the same task and method: names and numbers, no objects.
 
-        `slots` is how many updates a round may bring; more are possible, at the cost of setting up again. Of devices'
+        `slots` is how many updates a round may bring, and `starts` from how many different weights; more are possible,
+        at the cost of setting up again. Of devices'
         memories, `memory_limit` bytes are kept in main memory. `ranges` are the test examples that each device is
         tested on with what it keeps to itself, if it does. `test_rows` are the rows of the training examples that are
         for testing, for workers that read the data themselves because it is not in memory.
@@ -67,11 +69,12 @@ class PoolBackend(Backend):
         self._test_set, self._ranges = test_set, ranges
         self._shared = SharedFolder()
         try:
-            self._size = size = len(devices.model.vector)
+            self._size = len(devices.model.vector)
             self._rows = 1 + len(devices.method.uploads) + audit
             self._store = MemoryStore(self._shared, memory_limit)
             self._store.create_folders()
-            self._slots = 0
+            self._slots: int = 0  # updates that there is room for
+            self._starts: int = 0  # different weights that they may begin from
             parts = torch.from_numpy(np.concatenate(devices.parts))
             ends = torch.from_numpy(np.cumsum([len(part) for part in devices.parts]))
             data: dict[str, Any] = {"rows": self._share(parts), "ends": self._share(ends)}
@@ -88,22 +91,18 @@ class PoolBackend(Backend):
                 outputs, self._outputs = self._shared.new((len(test_set), *test_set.problem.output_shape))
             buffers = devices.model.read_buffers()
             self._buffers = 0 if buffers is None else len(buffers)
-            sent = {name: self._shared.new((size,)) for name in ("w", *devices.method.sends)}
-            if self._buffers:
-                sent[BUFFERS] = self._shared.new((self._buffers,))
-            self._sent = {name: tensor for name, (_, tensor) in sent.items()}
+            self._sent: dict[str, torch.Tensor] = {}
             # All workers use the compiled code, or none: its last bits differ from torch's.
             options = dataclasses.replace(devices.options, fast=devices.kernel is not None)
             self._setup = {
                 "model": model,
                 "options": dataclasses.asdict(options),
                 "data": data,
-                "sent": {name: shared.plain() for name, (shared, _) in sent.items()},
                 "values": values.plain(),
                 "outputs": None if outputs is None else outputs.plain(),
             }
             self._replies = self._buffer_replies = torch.empty(0, device="cpu")
-            self._prepare(slots)
+            self._prepare(slots, starts)
         except BaseException:
             self._shared.close()
             raise
@@ -111,16 +110,25 @@ class PoolBackend(Backend):
     def present(self) -> Sequence[int]:  # noqa: D102
         return range(self._devices)
 
+    @property
+    def parallel(self) -> int:  # noqa: D102
+        return len(self._workers)
+
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Update]:  # noqa: D102
         if not assignments:
             return
-        self._prepare(len(assignments))
-        self._send(assignments[0].w, assignments[0].buffers)
-        for name, vector in assignments[0].broadcast.items():
-            self._sent[name].copy_(vector)
+        starts = {id(a.w): a for a in assignments}  # assignments of one round share their weights
+        self._prepare(len(assignments), len(starts))
+        for row, a in enumerate(starts.values()):
+            self._send(a.w, a.buffers, row)
+            for name, vector in a.broadcast.items():
+                self._sent[name][row, : self._size].copy_(vector)
+        row_of = {key: row for row, key in enumerate(starts)}
         files = self._store.files([a.device for a in assignments], 4 * self._size)
         longest_first = sorted(range(len(assignments)), key=lambda slot: -assignments[slot].steps)
-        messages = [_message(assignments[slot], slot, files[slot]) for slot in longest_first]
+        messages = [
+            _message(assignments[slot], slot, row_of[id(assignments[slot].w)], files[slot]) for slot in longest_first
+        ]
         with self._ask(messages) as answers:
             answer_of = dict(zip(longest_first, answers, strict=True))
             for slot, assignment in enumerate(assignments):
@@ -128,10 +136,10 @@ class PoolBackend(Backend):
                 self._store.count(assignment.device, files[slot], assignment.round)
                 yield self._update(slot, answer["update"], has_truth=answer["truth"], has_buffers=answer["buffers"])
 
-    def _send(self, w: Vector, buffers: Vector | None) -> None:
-        self._sent["w"].copy_(w)
+    def _send(self, w: Vector, buffers: Vector | None, row: int = 0) -> None:
+        self._sent["w"][row, : self._size].copy_(w)
         if buffers is not None:
-            self._sent[BUFFERS].copy_(buffers)
+            self._sent[BUFFERS][row, : self._buffers].copy_(buffers)
 
     def _share(self, tree: Tree) -> Any:
         """Return where the tensors of a tree are, as values for JSON; workers open it with `open_tree`."""
@@ -214,16 +222,21 @@ class PoolBackend(Backend):
         buffers = self._buffer_replies[slot] if has_buffers else None
         return Update(**numbers, delta=vectors[0], uploads=uploads, buffers=buffers, truth=truth)
 
-    def _prepare(self, slots: int) -> None:
-        """Make room for that many updates, and tell the workers where everything is."""
-        if slots <= self._slots:
+    def _prepare(self, slots: int, starts: int = 1) -> None:
+        """Make room for that many updates from that many different weights; tell the workers where everything is."""
+        if slots <= self._slots and starts <= self._starts:
             return
-        # Rows are aligned as torch aligns its own tensors: the last bit of a sum of products depends on it.
-        padded = -(-self._size // ALIGNMENT) * ALIGNMENT
-        replies, self._replies = self._shared.new((slots, self._rows, padded))
-        self._slots = slots
+        slots, starts = max(slots, self._slots), max(starts, self._starts)
+        replies, self._replies = self._shared.new((slots, self._rows, _pad(self._size)))
+        sizes: list[tuple[str, int]] = [(name, self._size) for name in ("w", *self._method.sends)]
+        sizes += [(BUFFERS, self._buffers)] if self._buffers else []
+        sent = {name: self._shared.new((starts, _pad(size))) for name, size in sizes}
+        self._sent = {name: tensor for name, (_, tensor) in sent.items()}
+        self._slots, self._starts = slots, starts
         buffer_replies, self._buffer_replies = self._shared.new((slots, max(self._buffers, 1)))
         setup: dict[str, Any] = {**self._setup, "replies": replies.plain(), "buffer_replies": buffer_replies.plain()}
+        setup |= {"sent": {name: shared.plain() for name, (shared, _) in sent.items()}, "size": self._size}
+        setup["buffers"] = self._buffers
         setup["folders"] = self._shared.folders()
         message = {"setup": setup, "path": sys.path}
         failures: list[BaseException] = []
@@ -269,10 +282,15 @@ class PoolBackend(Backend):
         self._shared.close()
 
 
-def _message(assignment: Assignment, slot: int, file: MemoryFile) -> dict[str, Any]:
-    """Return an assignment for JSON: its vectors are in shared memory."""
+def _pad(size: int) -> int:
+    """Return the length of a row: aligned as torch aligns its own tensors, for the last bits of sums of products."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _message(assignment: Assignment, slot: int, row: int, file: MemoryFile) -> dict[str, Any]:
+    """Return an assignment for JSON: its vectors are in shared memory, in a row that other assignments may share."""
     names = list(assignment.broadcast)
-    return {"assignment": assignment.numbers(), "slot": slot, "broadcast": names, "memory": file.plain()}
+    return {"assignment": assignment.numbers(), "slot": slot, "row": row, "broadcast": names, "memory": file.plain()}
 
 
 def _take(waiting: queue.SimpleQueue[int]) -> int | None:

@@ -77,6 +77,7 @@ class Worker:
         self._values = SharedTensor(**setup["values"]).open()
         self._outputs = None if setup["outputs"] is None else SharedTensor(**setup["outputs"]).open()
         self._sent = {name: SharedTensor(**place).open() for name, place in setup["sent"].items()}
+        self._sizes = {name: setup["buffers"] if name == BUFFERS else setup["size"] for name in self._sent}
         self._replies = SharedTensor(**setup["replies"]).open()
         self._buffer_replies = SharedTensor(**setup["buffer_replies"]).open()
 
@@ -93,12 +94,15 @@ class Worker:
         assert read.test is not None
         return train, read.test
 
+    def _read_sent(self, row: int) -> dict[str, torch.Tensor]:
+        """Return the vectors that an assignment begins from."""
+        return {name: rows[row, : self._sizes[name]] for name, rows in self._sent.items()}
+
     def perform(self, message: dict[str, Any]) -> dict[str, Any]:
         """Carry out one assignment: its numbers are in the message, its vectors in shared memory."""
-        broadcast = {name: self._sent[name] for name in message["broadcast"]}
-        assignment = Assignment(
-            **message["assignment"], w=self._sent["w"], broadcast=broadcast, buffers=self._sent.get(BUFFERS)
-        )
+        sent = self._read_sent(message["row"])
+        broadcast = {name: sent[name] for name in message["broadcast"]}
+        assignment = Assignment(**message["assignment"], w=sent["w"], broadcast=broadcast, buffers=sent.get(BUFFERS))
         file = MemoryFile.from_plain(message["memory"])
         before = file.read()
         update, memory = self._devices.perform(assignment, before)
@@ -118,7 +122,8 @@ class Worker:
 
         With a device's memory, it is tested with what it keeps to itself.
         """
-        w, buffers = self._sent["w"], self._sent.get(BUFFERS)
+        sent = self._read_sent(0)
+        w, buffers = sent["w"], sent.get(BUFFERS)
         if memory is not None:
             w, buffers = self._devices.personalise(w, buffers, MemoryFile.from_plain(memory).read())
         scores = self._test_set.score(w, buffers, start, end)

@@ -1,4 +1,4 @@
-"""Schedules: the local learning rate eta_l in each round."""
+"""The local learning rate eta_l in each round."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedlga
-from fedlga.core.schedules import SCHEDULES, RateSchedule
+from fedlga.core.rates import SCHEDULES, RateSchedule
 from fedlga.core.settings import BadInput
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset

@@ -1,0 +1,1 @@
+"""Schedules: when devices start, and when the aggregator steps. One file each."""
