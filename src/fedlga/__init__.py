@@ -5,8 +5,8 @@ experiment = fedlga.Experiment(method="fedlga", dataset="digits", rounds=20)
 for record in fedlga.rounds(experiment):
     print(record.round, record.accuracy)
 
-To replace a part, extend Method, Policy, Fleet, Partition, Dataset, AggregationRule or ServerOptimizer, and name your
-class as 'package.module:Class'. `fedlga.contracts` checks it.
+To replace a part, extend Method, Policy, Schedule, Fleet, Partition, Dataset, AggregationRule or ServerOptimizer, and
+name your class as 'package.module:Class'. `fedlga.contracts` checks it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from fedlga.core.method import Direction, Method, WeightedSum, WeightedVector, recall, weigh_delta
     from fedlga.core.optimizers.base import ServerOptimizer
     from fedlga.core.policies.base import Decision, Policy, Treatment
+    from fedlga.core.schedules.base import Plan, Schedule
     from fedlga.core.settings import BadInput, setting
-    from fedlga.core.types import Assignment, Contribution, Local, Record, ServerState, Update
+    from fedlga.core.types import Assignment, Contribution, Job, Local, Record, ServerState, Update
     from fedlga.experiments.config import Experiment
     from fedlga.experiments.presets import PRESETS, preset
     from fedlga.experiments.records import Run
@@ -47,13 +48,16 @@ __all__ = [
     "Effort",
     "Experiment",
     "Fleet",
+    "Job",
     "Local",
     "Method",
     "Metric",
     "Partition",
+    "Plan",
     "Policy",
     "Record",
     "Run",
+    "Schedule",
     "ServerOptimizer",
     "ServerState",
     "Task",
@@ -81,12 +85,13 @@ _LAZY_IMPORTS = {
     "experiments.run": ("run",),
     "experiments.simulation": ("rounds",),
     "core.settings": ("BadInput", "setting"),
-    "core.types": ("Assignment", "Contribution", "Local", "Record", "ServerState", "Update"),
+    "core.types": ("Assignment", "Contribution", "Job", "Local", "Record", "ServerState", "Update"),
     "core.method": ("Direction", "Method", "WeightedSum", "WeightedVector", "recall", "weigh_delta"),
     "core.policies.base": ("Decision", "Policy", "Treatment"),
     "core.fleet": ("Effort", "Fleet", "Workload"),
     "core.aggregation.base": ("AggregationRule",),
     "core.optimizers.base": ("ServerOptimizer",),
+    "core.schedules.base": ("Plan", "Schedule"),
     "learning.partitions.base": ("Partition",),
     "learning.datasets.base": ("Dataset",),
     "learning.metrics": ("Metric",),

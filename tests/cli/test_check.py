@@ -13,6 +13,7 @@ GOOD = {
     "policy": "KeepHalf",
     "aggregation": "Clipped",
     "optimizer": "Careful",
+    "schedule": "Pairs",
     "fleet": "OddDevices",
     "partition": "Cards",
     "dataset": "Stripes",
@@ -34,6 +35,12 @@ BROKEN = [
         "HiddenVelocity",
         "All that it remembers is in the memory that it returns, under names with 'optimizer.'; it changes no argument",
         "it remembers something elsewhere",
+    ),
+    (
+        "schedule",
+        "BackInTime",
+        "Simulated time never goes back, and nothing ends before it started",
+        "the clock goes from 100 to 99",
     ),
     (
         "fleet",

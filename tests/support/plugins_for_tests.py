@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -19,11 +19,14 @@ from fedlga import (
     Local,
     Method,
     Partition,
+    Plan,
     Policy,
+    Schedule,
     ServerOptimizer,
     Treatment,
     setting,
 )
+from fedlga.core.schedules.base import counts, select_devices, start_jobs
 
 # Good ones
 
@@ -80,6 +83,18 @@ class Careful(ServerOptimizer):
 
 
 @final
+@dataclass(frozen=True)
+class Pairs(Schedule):
+    """Two devices a step, one after the other."""
+
+    def plan(self, federation, state):
+        chosen = select_devices(federation, state.round, federation.backend.present(), 2)
+        (first, _), (second, _) = start_jobs(federation, state.round, list(chosen), state.clock)
+        ends = first.ends + second.ends - second.started
+        jobs = [first, replace(second, started=first.ends, ends=ends)]
+        return Plan(jobs, [job for job in jobs if counts(federation, job)], ends)
+
+
 @dataclass(frozen=True)
 class OddDevices(Fleet):
     """Devices with an odd number do a part of their work."""
@@ -189,6 +204,14 @@ NOT_A_FUNCTION = "a model"
 
 
 @final
+@dataclass(frozen=True)
+class BackInTime(Schedule):
+    """Broken: its clock counts down."""
+
+    def plan(self, federation, state):
+        return Plan([], [], 100.0 - state.round)
+
+
 @dataclass(frozen=True)
 class OrderedDraws(Fleet):
     """Broken: one generator for all rounds, so a round depends on those that were asked for before."""

@@ -22,7 +22,7 @@ class RateSchedule:
     def rate(self, round: int) -> float:
         """Return eta_l after `round` rounds."""
         if round < self.warmup:
-            return self.lr * (round + 1) / self.warmup
+            return self.lr * ((round + 1) / self.warmup)  # exactly lr in the end
         round -= self.warmup
         if self.name == "exponential":
             return self.lr * (1 - self.decay) ** round
