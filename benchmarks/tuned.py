@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,15 +53,16 @@ class Regime:
     preset: str = "fleet"
     arms: list[str] = field(default_factory=lambda: [*SCALES, *RIVALS])
     grids: list[str] = field(default_factory=lambda: list(ADAM))
-    waits: str = "fedavg"  # the method that is also run with `wait`
+    waits: str = "fedavg"  # the method that is also run with `wait`; empty: none
+    limit: float | None = None  # simulated seconds; None: of all rounds
     seeds: str = "200-201"
     held_out: str = "0-7"
 
     def command(self) -> list[str]:
         """Return the arguments of fedlga tune."""
-        limit = self.rounds * self.deadline
+        limit = self.limit or self.rounds * self.deadline
         sets = [f"time_limit={limit:g}", f"deadline={self.deadline:g}", f"evaluate_every={self.every}", *self.sets]
-        arms = [*self.arms, f"{self.waits} wait evaluate_every={self.wait_every}"]
+        arms = [*self.arms, *([f"{self.waits} wait evaluate_every={self.wait_every}"] if self.waits else [])]
         pairs = [("--set", text) for text in sets] + [("--arm", text) for text in arms]
         pairs += [("--grid", text) for text in [f"lr={self.rates}", *self.grids]]
         pairs += [("--seeds", self.seeds), ("--held-out", self.held_out)]
@@ -140,10 +142,10 @@ REGIMES = {
 }
 
 
-def run_regime(name: str, work: Path, out: Path) -> None:
+def run_regime(regimes: Mapping[str, Regime], name: str, work: Path, out: Path) -> None:
     """Run one regime, or what is missing of it, and keep its tables."""
     folder = work / name
-    start = REGIMES[name].command()
+    start = regimes[name].command()
     again = (folder / "tuning.toml").exists()
     command = ["tune", "--resume", str(folder)] if again else [*start, "--out", str(folder)]
     began = time.monotonic()
@@ -154,9 +156,7 @@ def run_regime(name: str, work: Path, out: Path) -> None:
     (out / name).mkdir(parents=True, exist_ok=True)
     for file in ("tuning.csv", "choice.toml", "held-out/paired.csv", "held-out/runs.csv"):
         shutil.copy(folder / file, out / name / Path(file).name)
-    write_index(work, out)
-    if name == "fleet":
-        draw_fleet(work, out)
+    write_index(regimes, work, out)
 
 
 FIGURE_LINES = {  # arms of the regime `fleet`, by the start of their label: name and style
@@ -190,9 +190,9 @@ def draw_fleet(work: Path, out: Path) -> None:
         panels[0][0].text(0.02, 0.03, "Fashion-MNIST, 8 seeds, shaded: 95 % interval", transform=panels[0][0].transAxes)
 
 
-def write_index(work: Path, out: Path) -> None:
+def write_index(regimes: Mapping[str, Regime], work: Path, out: Path) -> None:
     """Write regimes.csv: what each regime is, its command, and how long it took."""
-    done = [name for name in REGIMES if (out / name / "paired.csv").exists()]
+    done = [name for name in regimes if (out / name / "paired.csv").exists()]
     old = (
         {row["regime"]: row for row in csv.DictReader((out / "regimes.csv").open())}
         if (out / "regimes.csv").exists()
@@ -204,28 +204,37 @@ def write_index(work: Path, out: Path) -> None:
         for name in done:
             spent = work / name / "seconds.txt"
             minutes = f"{float(spent.read_text()) / 60:.0f}" if spent.exists() else old.get(name, {}).get("minutes", "")
-            regime = REGIMES[name]
+            regime = regimes[name]
             command = "fedlga " + shlex.join(regime.command())
             writer.writerow([name, regime.meaning, regime.target, minutes, describe_machine(), command])
 
 
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_study(
+    regimes: Mapping[str, Regime], about: str | None, work: Path, out: Path, draw: Callable[[str, Path, Path], None]
+) -> None:
+    """Read the command line of a study, and run its regimes; `draw` is called after each."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("regimes", nargs="*", metavar="REGIME")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--work", type=Path, default=Path("tunings/tuned"), help="where the runs are kept")
-    parser.add_argument("--out", type=Path, default=OUT, help="where the tables go")
+    parser.add_argument("--work", type=Path, default=work, help="where the runs are kept")
+    parser.add_argument("--out", type=Path, default=out, help="where the tables go")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.regimes if name not in REGIMES]:
-        parser.error(f"there is no regime {unknown[0]!r}; there is: {', '.join(REGIMES)}")
-    for name in arguments.regimes or REGIMES:
+    if unknown := [name for name in arguments.regimes if name not in regimes]:
+        parser.error(f"there is no regime {unknown[0]!r}; there is: {', '.join(regimes)}")
+    for name in arguments.regimes or regimes:
         if arguments.list:
-            print(f"{name}: {REGIMES[name].meaning}\n  fedlga {shlex.join(REGIMES[name].command())}")
+            print(f"{name}: {regimes[name].meaning}\n  fedlga {shlex.join(regimes[name].command())}")
         else:
-            print(f"== {name}: {REGIMES[name].meaning}", flush=True)
-            run_regime(name, arguments.work, arguments.out)
+            print(f"== {name}: {regimes[name].meaning}", flush=True)
+            run_regime(regimes, name, arguments.work, arguments.out)
+            draw(name, arguments.work, arguments.out)
+
+
+def draw_if_fleet(name: str, work: Path, out: Path) -> None:
+    """Draw the figure of the README, which is of one regime."""
+    if name == "fleet":
+        draw_fleet(work, out)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(REGIMES, __doc__, Path("tunings/tuned"), OUT, draw_if_fleet)

@@ -26,7 +26,7 @@ def test_the_presets():
     assert (
         PRESETS.keys()
         == PRESET_MEANINGS.keys()
-        == {"paper", "paper-epochs", "fleet", "cifar10", "cifar100", "digits", "shakespeare"}
+        == {"paper", "paper-epochs", "fleet", "phones", "cifar10", "cifar100", "digits", "shakespeare"}
     )
     paper = preset("paper")
     assert paper == Experiment()
@@ -116,5 +116,5 @@ def test_who_is_slow_follows_from_the_partition():
     experiment = preset("fleet").changed({**ON_DIGITS, "partition": "iid"})
     with simulate(experiment) as simulation:
         assert simulation.split is not None
-        fleet = make_fleet(experiment, simulation.split)
+        fleet = make_fleet(experiment, simulation.split, simulation.model)
         assert len(fleet.always_slow()) == 20, "iid: everyone holds some of class 0"

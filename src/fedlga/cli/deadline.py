@@ -29,7 +29,7 @@ def deadline(
     with Display() as display:
         loaded = load_data(chosen, data_dir, display.show_fetch)
     chosen, problem = fit_experiment(chosen, loaded)
-    fleet = make_fleet(chosen, split_data(chosen, loaded, problem))
+    fleet = make_fleet(chosen, split_data(chosen, loaded, problem), problem.model)
     if not isinstance(fleet, SpeedFleet):
         raise BadInput(f"fleet: got {chosen.fleet!r}; a deadline is suggested for fleet 'speeds'")
     needs = np.array([steps / speed for steps, speed in zip(fleet.workload.steps, fleet.speed_of, strict=True)])

@@ -124,6 +124,7 @@ def make_run_table(summary: Mapping[str, Any]) -> Table:
         **({} if s["target"] is None else {f"to {format_target(metric, s['target'])}": _describe_reached(s)}),
         "seconds": f"{s['seconds']:.1f} ({s['seconds_per_round']:.3f} a round)" if s["rounds"] else "0",
         "simulated seconds": f"{s['simulated_seconds']:.0f}",
+        **({} if s.get("device_seconds") is None else {"devices worked": _describe_costs(s)}),
     }
     if s.get("approximation_error") is not None:
         rows["approximation"] = (
@@ -132,6 +133,12 @@ def make_run_table(summary: Mapping[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _describe_costs(s: Mapping[str, Any]) -> str:
+    wasted = f", {s['steps_wasted'] / s['steps']:.0%} of the steps for nothing" if s["steps_wasted"] else ""
+    traffic = f"{s['bytes_down'] / 1e6:.0f} MB down, {s['bytes_up'] / 1e6:.0f} MB up"
+    return f"{s['device_seconds']:.0f} s{wasted}; {traffic}"
 
 
 def _describe_reached(s: Mapping[str, Any]) -> str:

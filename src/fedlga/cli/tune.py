@@ -179,7 +179,7 @@ def check_criterion(plan: TuningPlan, by: str, data: TaskData) -> None:
     metric = first.target_metric
     check_by(by, metric, [*(m.name for m in problem.metrics), LOSS])
     split = split_data(first, data, problem)
-    slow = make_fleet(first, split).always_slow()
+    slow = make_fleet(first, split, problem.model).always_slow()
     if plan.criterion.name == "time" and first.target is None:
         raise BadInput(NO_TARGET)
     if plan.criterion.name == "slow":

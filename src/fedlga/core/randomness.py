@@ -23,6 +23,9 @@ class Stream(IntEnum):
     BATCHES = 7
     LAYERS = 8  # a model's own draws while it trains, such as dropout
     HOLD_OUT = 9  # which examples are for testing
+    NETWORK = 10
+    WINDOWS = 11  # when devices are there
+    TAIL = 12  # of slow devices
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

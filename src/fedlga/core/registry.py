@@ -89,6 +89,7 @@ SEAMS: dict[str, Seam] = {
             "equal": "fedlga.fleets.equal:EqualFleet",
             "paper": "fedlga.fleets.paper:PaperFleet",
             "speeds": "fedlga.fleets.speeds:SpeedFleet",
+            "population": "fedlga.fleets.population:PopulationFleet",
             "trace": "fedlga.fleets.trace:TraceFleet",
             "real": "fedlga.fleets.real:RealFleet",
         },

@@ -212,7 +212,7 @@ def count_costs(
     }
 
 
-def count_bytes(method: Method, weights: int, buffers: int) -> tuple[int, int]:
+def count_bytes(method: type[Method] | Method, weights: int, buffers: int) -> tuple[int, int]:
     """Return the bytes of an assignment and of an update: their vectors, in float32."""
     return 4 * (weights * (1 + len(method.sends)) + buffers), 4 * (weights * (1 + len(method.uploads)) + buffers)
 

@@ -197,6 +197,16 @@ class Record:
             raise AttributeError(f"a record has no {name!r}; its metrics are {', '.join(metrics) or 'not there'}")
         return metrics[name]
 
+    @property
+    def work_seconds(self) -> float:
+        """How long devices were at work, all together."""
+        return sum(self.device_seconds.values())
+
+    @property
+    def megabytes(self) -> float:
+        """What was sent, in both directions."""
+        return (self.bytes_down + self.bytes_up) / 1e6
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, which has no not-a-number: those become None.
 

@@ -127,7 +127,7 @@ def open_own_federation(e: Experiment, grid: Grid, task: Task, *, only_tests: bo
     backend.wait_for_all(e.grace)
     examples = _PerDevice(backend, e.devices, lambda count: count)
     steps = _PerDevice(backend, e.devices, lambda count: local_steps(e, count))
-    fleet = create_fleet(e, steps, None)
+    fleet = create_fleet(e, steps, None, problem.model)
     federation = make_federation(e, fleet, backend, Evaluator(problem.metrics, test, [], ranges=ranges), examples)
     yield Simulation(e, federation, make_start(problem.model), problem.model, None)
 

@@ -64,6 +64,27 @@ def _to_target(field: str) -> Compute:
     return compute
 
 
+def knows_costs(records: Sequence[Record]) -> bool:
+    """Return whether records say what rounds cost the devices: those of earlier versions do not."""
+    return any(r.bytes_down for r in records)
+
+
+def _cost(field: str) -> Compute:
+    return lambda e, records: sum(getattr(r, field) for r in records) if knows_costs(records) else None
+
+
+def _cost_to_target(field: str) -> Compute:
+    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+        until = rounds_until_target(e, records)
+        return None if until is None else _cost(field)(e, until)
+
+    return compute
+
+
+def _steps(e: Experiment, records: Sequence[Record]) -> float | None:
+    return sum(sum(r.steps) for r in records) if knows_costs(records) else None
+
+
 def _rounds_to_target(e: Experiment, records: Sequence[Record]) -> float | None:
     until = rounds_until_target(e, records)
     return None if until is None else until[-1].round
@@ -194,6 +215,22 @@ def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
             "end",
             short="simulated s",
         ),
+        Measure(
+            "device_seconds_to_target",
+            "device seconds",
+            ".0f",
+            _cost_to_target("work_seconds"),
+            in_report=True,
+            to_target=True,
+        ),
+        Measure(
+            "megabytes_to_target", "megabytes", ".0f", _cost_to_target("megabytes"), in_report=True, to_target=True
+        ),
+        Measure("device_seconds", "device seconds in all", ".0f", _cost("work_seconds")),
+        Measure("steps", "steps in all", ".0f", _steps),
+        Measure("steps_wasted", "steps wasted", ".0f", _cost("steps_wasted")),
+        Measure("bytes_down", "bytes to devices", ".0f", _cost("bytes_down")),
+        Measure("bytes_up", "bytes from devices", ".0f", _cost("bytes_up")),
         Measure("approximation_error", "error", ".2f", _error("approximation_error"), "end", only_audited=True),
         Measure("best_scale_error", "best multiple", ".2f", _error("best_scale_error"), only_audited=True),
         Measure("aggregate_error", "averaged update", ".2f", _error("aggregate_error"), only_audited=True),

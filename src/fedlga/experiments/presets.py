@@ -36,11 +36,27 @@ PRESETS["fleet"] = {
     "target": 0.75,
     "evaluate_every": 3,
 }
+PRESETS["phones"] = {
+    "method": "fedavg",
+    "stragglers": "complete",
+    "fleet": "population",
+    "devices": 10000,
+    "cohort": 50,
+    "partition": "dirichlet",
+    "available": 0.15,
+    "dropout": 0.08,
+    "deadline": 4.0,
+    "lr": 0.1,
+    "rounds": 200,
+    "target": 0.75,
+    "evaluate_every": 5,
+}
 PRESETS["shakespeare"] = {"task": "shakespeare"}
 PRESET_MEANINGS = {
     "paper": "the FedLGA paper on Fashion-MNIST, one unit of work = one batch (the default)",
     "paper-epochs": "the same, one unit of work = one pass over the device's data",
     "fleet": "the same devices are always slow, and hold what the others do not: four classes of ten",
+    "phones": "10,000 phones by published figures: speed, connection, hours of the day (docs/phones.md)",
     "cifar10": "the paper on CIFAR-10 with ResNet-20 (hours on a CPU)",
     "cifar100": "the paper on CIFAR-100 with ResNet-20 (hours on a CPU)",
     "shakespeare": "next character, one device a speaking role of Shakespeare's plays, with an LSTM",

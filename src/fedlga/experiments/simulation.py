@@ -18,8 +18,8 @@ from fedlga.core.aggregator import Aggregator
 from fedlga.core.backend import Backend
 from fedlga.core.fleet import Fleet, Workload
 from fedlga.core.process import count_cores, one_thread
-from fedlga.core.registry import create
-from fedlga.core.round import Federation, run_rounds
+from fedlga.core.registry import create, find
+from fedlga.core.round import Federation, count_bytes, run_rounds
 from fedlga.core.schedules.base import Schedule
 from fedlga.core.settings import BadInput, suggest
 from fedlga.core.types import Record, ServerState
@@ -104,7 +104,7 @@ def simulate(
             data = data or load_data(e, data_dir, progress, task=task)
             e, problem = fit_experiment(e, data)
             split = split_data(e, data, problem)
-            fleet = make_fleet(e, split)
+            fleet = make_fleet(e, split, problem.model)
         device = choose_device(e.device)
         start = make_start(problem.model)
         here = e.backend == "serial"  # otherwise other processes have the data
@@ -248,7 +248,7 @@ def check_fit(experiment: Experiment, data: TaskData) -> None:
     """Raise BadInput if the experiment cannot start: its partition, fleet and model must fit its data."""
     e, problem = fit_experiment(experiment, data)
     split = split_data(e, data, problem)
-    make_fleet(e, split)
+    make_fleet(e, split, problem.model)
     make_devices(e, problem.model, split.train, split.parts)
 
 
@@ -354,16 +354,18 @@ def split_data(e: Experiment, data: TaskData, problem: Problem) -> Split:
     return split
 
 
-def make_fleet(experiment: Experiment, split: Split) -> Fleet:
+def make_fleet(experiment: Experiment, split: Split, model: FlatModel) -> Fleet:
     """Return who is slow."""
     e = experiment.resolved()
-    return create_fleet(e, [local_steps(e, len(part)) for part in split.parts], split.held)
+    return create_fleet(e, [local_steps(e, len(part)) for part in split.parts], split.held, model)
 
 
-def create_fleet(e: Experiment, steps: Sequence[int], held: Array | None) -> Fleet:
-    """Return the fleet of a resolved experiment whose devices are asked for these steps."""
+def create_fleet(e: Experiment, steps: Sequence[int], held: Array | None, model: FlatModel) -> Fleet:
+    """Return the fleet of a resolved experiment whose devices are asked for these steps of this model."""
     assert e.deadline is not None
-    workload = Workload(e.seed, steps, e.epochs, e.deadline, e.dropout, held)
+    buffers = model.read_buffers()
+    down, up = count_bytes(find("method", e.method), len(model.vector), 0 if buffers is None else len(buffers))
+    workload = Workload(e.seed, steps, e.epochs, e.deadline, e.dropout, held, down, up)
     return create("fleet", e.fleet, e.settings("fleet"), workload=workload)
 
 

@@ -21,7 +21,15 @@ import numpy as np
 
 from fedlga.core.settings import BadInput
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import Measure, format_metric, format_target, list_measures, metric_format, value_of
+from fedlga.experiments.measures import (
+    Measure,
+    format_metric,
+    format_target,
+    knows_costs,
+    list_measures,
+    metric_format,
+    value_of,
+)
 from fedlga.experiments.records import EXPERIMENT, Run, read_partition, read_run, read_versions
 from fedlga.experiments.statistics import Estimate
 from fedlga.report.figures import (
@@ -37,6 +45,7 @@ from fedlga.report.figures import (
 from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, METHOD_NAMES
 
 AXES = {"rounds": "rounds", "seconds": "seconds on this machine", "simulated_seconds": "simulated seconds"}
+COSTS = {"work_seconds": "seconds that devices worked", "megabytes": "megabytes sent"}  # axes, where it is known
 INK = "#010203"  # replaced by the page's text colour
 FAINT = "#010204"
 NOT_ASKED, NOTHING, DROPPED, KEPT, COMPLETED, FINISHED = range(6)
@@ -250,7 +259,7 @@ def _style(groups: Sequence[Group], group: Group) -> Style:
 
 
 def _curves(groups: Sequence[Group]) -> str:
-    """Return metrics and training loss over each of three axes, of which the page shows one at a time."""
+    """Return metrics and training loss over each axis, of which the page shows one at a time."""
     targets = list(dict.fromkeys(group.experiment.target_metric for group in groups))
     measures = {metric: f"test {metric}" for metric in targets} | {"train_loss": "training loss"}
     for metric in targets:
@@ -258,12 +267,13 @@ def _curves(groups: Sequence[Group]) -> str:
         if any(value_of(r, of_slow) is not None for group in groups for r in group.runs[0].records):
             measures[of_slow] = f"{metric} on the slow devices' data"
     shown: list[str] = []
-    for axis in AXES:
+    axes = {**AXES, **(COSTS if all(knows_costs(run.records) for group in groups for run in group.runs) else {})}
+    for axis in axes:
         figures = "".join(_curve(groups, measure, axis, title) for measure, title in measures.items())
         shown.append(f'<div class="axis grid" data-axis="{axis}">{figures}</div>')
     switch = "".join(
         f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (axis == "rounds")}> {title}</label>'
-        for axis, title in AXES.items()
+        for axis, title in axes.items()
     )
     note = (
         "Mean over the seeds, until the first of their runs ends (then each seed, thin); "
@@ -276,6 +286,8 @@ def _curves(groups: Sequence[Group]) -> str:
 
 
 def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
+    name = {**AXES, **COSTS}[axis]
+
     def draw(panel: Any) -> None:
         for group in groups:
             x, values = collect_curve([run.records for run in group.runs], measure, axis)
@@ -286,13 +298,13 @@ def _curve(groups: Sequence[Group], measure: str, axis: str, title: str) -> str:
         if measure == groups[0].experiment.target_metric and (target := _target(groups)) is not None:
             panel.axhline(target, color=FAINT, linewidth=0.8)
         fit_to_lines(panel)
-        panel.set(xlabel=AXES[axis], ylabel=title)
+        panel.set(xlabel=name, ylabel=title)
         panel.grid(visible=True, color=FAINT, linewidth=0.3, alpha=0.6)
         if len(groups) <= MOST_NAMED:
             panel.legend(frameon=False)
 
     ends = "; ".join(f"{g.label} ends at {_end(g, measure)}" for g in groups)
-    return f"<figure>{_svg(draw, f'{title} over {AXES[axis]}. {ends}.')}</figure>"
+    return f"<figure>{_svg(draw, f'{title} over {name}. {ends}.')}</figure>"
 
 
 def _end(group: Group, measure: str) -> str:

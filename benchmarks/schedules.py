@@ -1,0 +1,118 @@
+"""Every answer to slow devices that people use, each at its best setting, in simulated time: the README's decision guide.
+
+    .venv/bin/python benchmarks/schedules.py                  every regime, in order; continues what was interrupted
+    .venv/bin/python benchmarks/schedules.py fleet phones     these regimes
+    .venv/bin/python benchmarks/schedules.py --list           the regimes, with the command of each
+
+Seven answers (wait, drop, keep, complete, over-selection, buffered, buffered with complete) with three methods. All have
+the same simulated time. The rate is searched for all of them in the same way; answers with settings of their own
+(over-selection's factor, the buffer and who is at work, FedProx's mu) get further trials for these. Settings are chosen
+on two seeds, by the accuracy over the last fifth of the time, and shown on five others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuned import Regime, run_study
+
+from fedlga.core.types import Record
+from fedlga.experiments.records import read_records
+from fedlga.experiments.tune import TuningPlan, held_out_plan
+from fedlga.report.figures import collect_curve, draw_with_interval, open_figure, policy_style
+
+OUT = Path(__file__).parents[1] / "results" / "schedules"
+METHODS = ("fedavg", "fednova", "fedprox")
+MOST_STEPS = 20000  # never reached: the time ends a run
+
+
+def list_arms(every: int, long_every: int) -> list[str]:
+    """Return the arms; those with longer steps are evaluated more often."""
+    answers = [
+        f"wait evaluate_every={long_every}",
+        f"drop evaluate_every={every}",
+        f"keep evaluate_every={every}",
+        f"complete evaluate_every={every}",
+        f"wait schedule=over-selection evaluate_every={long_every}",
+        f"wait schedule=buffered evaluate_every={every}",
+        f"complete schedule=buffered evaluate_every={every}",
+    ]
+    return [f"{method} {answer}" for answer in answers for method in METHODS]
+
+
+def make_regime(meaning: str, sets: list[str], at_work: str, buffer: str, every: int = 5, **more: object) -> Regime:
+    """Return a regime with all answers."""
+    grids = ["fedprox.mu=0.1,1", "over-selection.factor=1.3,2"]
+    grids += [f"buffered.at_work={at_work}", f"buffered.buffer={buffer}"]
+    arms = list_arms(every, max(1, every // 5))
+    settings: dict[str, object] = {"rates": "0.03,0.1", "held_out": "0-4", "waits": "", "rounds": MOST_STEPS, **more}
+    return Regime(meaning, sets, arms=arms, grids=grids, **settings)  # type: ignore[arg-type]
+
+
+REGIMES = {
+    "fleet": make_regime(
+        "the same devices are always slow (1 of 5 batches), and four classes are only theirs",
+        [],
+        at_work="10,30",
+        buffer="5,10",
+        limit=500.0,
+    ),
+    "lognormal": make_regime(
+        "log-normal speeds (deviation 1.2), Dirichlet 0.3",
+        ["slow_classes=[]", "speed_sigma=1.2", "partition=dirichlet", "partition_alpha=0.3"],
+        at_work="10,30",
+        buffer="5,10",
+        limit=500.0,
+    ),
+    "phones": make_regime(
+        "10,000 phones with a heavy tail (index 1.5) that come and go",
+        ["tail=1.5"],
+        at_work="50,150",
+        buffer="25,50",
+        preset="phones",
+        deadline=4.0,
+        limit=400.0,
+    ),
+    "cifar-10": make_regime(
+        "as fleet, on CIFAR-10 with the CNN",
+        ["dataset=cifar-10", "model=cnn"],
+        at_work="10,30",
+        buffer="5,10",
+        every=10,
+        target=0.25,
+        limit=300.0,
+    ),
+}
+
+LINES = {  # arms of FedAvg, by what they are: name and style
+    ("wait", "rounds"): ("wait", policy_style("wait")),
+    ("drop", "rounds"): ("drop", policy_style("drop")),
+    ("keep", "rounds"): ("keep", policy_style("keep")),
+    ("complete", "rounds"): ("complete", policy_style("complete")),
+    ("wait", "over-selection"): ("over-selection", ("#7f7f7f", "-.")),
+    ("wait", "buffered"): ("buffered", ("#984ea3", "-")),
+    ("complete", "buffered"): ("buffered, complete", ("#984ea3", "--")),
+}
+AXES = {"simulated_seconds": "simulated seconds", "work_seconds": "device seconds", "megabytes": "megabytes sent"}
+
+
+def draw(name: str, work: Path, out: Path) -> None:
+    """Draw accuracy over time, over what it cost the devices, and over traffic: FedAvg with every answer."""
+    plan = held_out_plan(TuningPlan.load(work / name), work / name)
+    runs: dict[tuple[str, str], list[list[Record]]] = {}
+    for arm, seed, folder in plan.runs(work / name / "held-out"):
+        if arm.method == "fedavg":
+            kind = arm.policy, arm.experiment(plan.base, seed).schedule
+            runs.setdefault(kind, []).append(read_records(folder))
+    with open_figure([out / name / f"{name}.png", out / name / f"{name}.svg"], columns=3, width=10.0) as panels:
+        for panel, (axis, title) in zip(panels[0], AXES.items(), strict=True):
+            for kind, (label, style) in LINES.items():
+                x, values = collect_curve(runs[kind], "accuracy", axis)
+                draw_with_interval(panel, x, 100 * values, style, label)
+            panel.set_xlabel(title)
+        panels[0][0].set_title("test accuracy, %", loc="left")
+        panels[0][2].legend(loc="lower right", frameon=False)
+
+
+if __name__ == "__main__":
+    run_study(REGIMES, __doc__, Path("tunings/schedules"), OUT, draw)
