@@ -1,11 +1,11 @@
-"""Every answer to slow devices that people use, each at its best setting, in simulated time: the README's decision guide.
+"""Every answer to slow devices that people use, each at its best setting, in simulated time: the decision guide.
 
     .venv/bin/python benchmarks/schedules.py                  every regime, in order; continues what was interrupted
     .venv/bin/python benchmarks/schedules.py fleet phones     these regimes
     .venv/bin/python benchmarks/schedules.py --list           the regimes, with the command of each
 
-Seven answers (wait, drop, keep, complete, over-selection, buffered, buffered with complete) with three methods. All have
-the same simulated time. The rate is searched for all of them in the same way; answers with settings of their own
+Seven answers (wait, drop, keep, complete, over-selection, buffered, buffered with complete) with three methods. All
+have the same simulated time. The rate is searched for all of them in the same way; answers with settings of their own
 (over-selection's factor, the buffer and who is at work, FedProx's mu) get further trials for these. Settings are chosen
 on two seeds, by the accuracy over the last fifth of the time, and shown on five others.
 """
