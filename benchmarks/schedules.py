@@ -100,9 +100,9 @@ def draw(name: str, work: Path, out: Path) -> None:
     """Draw accuracy over time, over what it cost the devices, and over traffic: FedAvg with every answer."""
     plan = held_out_plan(TuningPlan.load(work / name), work / name)
     runs: dict[tuple[str, str], list[list[Record]]] = {}
-    for arm, seed, folder in plan.runs(work / name / "held-out"):
+    for arm, experiment, folder in plan.runs(work / name / "held-out"):
         if arm.method == "fedavg":
-            kind = arm.policy, arm.experiment(plan.base, seed).schedule
+            kind = arm.policy, experiment.schedule
             runs.setdefault(kind, []).append(read_records(folder))
     with open_figure([out / name / f"{name}.png", out / name / f"{name}.svg"], columns=3, width=10.0) as panels:
         for panel, (axis, title) in zip(panels[0], AXES.items(), strict=True):
