@@ -58,8 +58,7 @@ def classes(wrong=None):
 def test_a_number_that_is_not_finite_in_data_that_is_read_lazily(bad, backend):
     train = Rows(classes(), bad)
     text = refusal(Task(lambda: nn.Linear(4, 2), {"train": train, "test": (X[:9], classes()[:9])}), backend, workers=2)
-    assert text.startswith("data(): the inputs of rows ")
-    assert "hold 1 values that are not finite" in text
+    assert text.startswith(f"data(): the inputs of row {BAD} hold 1 values that are not finite")
 
 
 def test_a_number_that_is_not_finite_in_a_lazy_test_set():
@@ -75,6 +74,55 @@ def test_a_label_beyond_the_classes_in_data_that_is_read_lazily(backend):
     )
     assert text.startswith("loss() failed for outputs float32 of ")
     assert "from 0 to 7 (IndexError: Target 7 is out of bounds.)" in text
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_label_that_counts_for_nothing_in_data_that_is_read_lazily(part):
+    """Torch's loss would leave the example out, without a word."""
+    data = {"train": (X, classes()), "test": (X[:9], classes()[:9]), part: Rows(classes(-100))}
+    text = refusal(Task(lambda: nn.Linear(4, 2), data), label_smoothing=0.1)
+    assert "a label of -100; " in text
+
+
+def test_a_batch_in_which_nothing_counts_has_no_loss():
+    tokens = torch.arange(COUNT * 3).reshape(COUNT, 3) % 4
+    targets = (tokens + 1) % 4
+    targets[::7] = -100
+    task = Task(predict, (tokens, targets))
+    records = list(fedlga.rounds(Experiment(**SHORT, batch_size=1, backend="serial"), task=task))
+    assert all(math.isfinite(r.train_loss) for r in records)
+
+
+@pytest.mark.parametrize("backend", ["serial", "pool"])
+def test_slices_of_tensors(backend):
+    """Columns of a wider tensor are not stored one after the other."""
+    table = torch.randn(COUNT, 5, generator=torch.Generator().manual_seed(0))
+    task = Task(lambda: nn.Linear(4, 1), (table[:, :4], table[:, 4]))
+    whole = Task(lambda: nn.Linear(4, 1), (table[:, :4].clone(), table[:, 4].clone()))
+    e = Experiment(**SHORT, backend=backend, workers=2)
+    sliced, copied = ([r.metrics for r in fedlga.rounds(e, task=t)] for t in (task, whole))
+    assert sliced == copied
+
+
+@pytest.mark.parametrize("backend", ["serial", "pool"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_targets_of_lower_precision(backend, dtype):
+    x = torch.from_numpy(X).to(dtype)
+    task = Task(lambda: nn.Linear(4, 1).to(dtype), (x, x[:, 0]))
+    record = list(fedlga.rounds(Experiment(**SHORT, backend=backend, workers=2), task=task))[-1]
+    assert math.isfinite(record.metrics["rmse"])
+
+
+def test_several_labels_with_a_metric_that_takes_integers():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    labels = torch.stack([classes(), 1 - classes()], 1).float()
+    auroc = torchmetrics.AUROC(task="multilabel", num_labels=2)
+    task = Task(lambda: nn.Linear(4, 2), (X, labels), nn.BCEWithLogitsLoss(), {"auroc": auroc})
+    record = list(fedlga.rounds(Experiment(**SHORT, backend="serial"), task=task))[-1]
+    assert 0 <= record.metrics["auroc"] <= 1
+    kind = type(torchmetrics.MeanSquaredError())
+    text = refusal(Task(lambda: nn.Linear(4, 1), (X, X[:, 0]), metrics={"mse": kind}))
+    assert text.endswith("metrics(): 'mse' is a class; it takes an instance of it")
 
 
 @pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(), nn.CrossEntropyLoss])
@@ -213,7 +261,8 @@ def test_a_metric_that_is_not_a_number_later_leaves_a_summary_that_is_json(tmp_p
         raise AssertionError(f"{word} is not JSON")
 
     summary = json.loads((tmp_path / "r" / "summary.json").read_text(), parse_constant=refuse)
-    assert summary["last_broken"] is None
+    assert summary["last_broken"] is summary["final_broken"] is None
+    assert "broken is nan, and not a finite number" in fedlga.read(tmp_path / "r").records[-1].note
 
 
 def test_a_file_called_like_a_library_beside_the_task(tmp_path):
@@ -232,7 +281,14 @@ def test_a_file_called_like_a_library_beside_the_task(tmp_path):
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("metric", "metrics"), ("losses", "loss"), ("criterion", "loss"), ("collate_fn", "collate")],
+    [
+        ("metric", "metrics"),
+        ("Metrics", "metrics"),
+        ("losses", "loss"),
+        ("criterion", "loss"),
+        ("collate_fn", "collate"),
+        ("experiments", "experiment"),
+    ],
 )
 def test_names_that_are_not_read_are_refused(tmp_path, wrong, right):
     from fedlga.learning.task import load_task
@@ -241,7 +297,17 @@ def test_names_that_are_not_read_are_refused(tmp_path, wrong, right):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(BadInput, match=f"task: mine.py has {wrong}, which is not read; it takes {right}"):
         load_task(str(tmp_path / "mine.py"))
-    (tmp_path / "mine.py").write_text(text + f"\ndef {right}(*given): ...\n")
+    meant = "experiment = {}\n" if right == "experiment" else f"def {right}(*given): ...\n"
+    (tmp_path / "mine.py").write_text(text + meant)
+    load_task(str(tmp_path / "mine.py"))
+
+
+def test_what_is_imported_is_not_taken_for_a_mistake(tmp_path):
+    from fedlga.learning.task import load_task
+
+    text = "from fedlga import Experiment, Metric\nimport metrics_of_mine as Metrics\n"
+    (tmp_path / "metrics_of_mine.py").write_text("")
+    (tmp_path / "mine.py").write_text(text + "def data(): ...\n\ndef model(): ...\n")
     load_task(str(tmp_path / "mine.py"))
 
 

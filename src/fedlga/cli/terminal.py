@@ -137,7 +137,7 @@ def make_run_table(summary: Mapping[str, Any]) -> Table:
 
 def _describe_costs(s: Mapping[str, Any]) -> str:
     wasted = f", {s['steps_wasted'] / s['steps']:.0%} of the steps for nothing" if s["steps_wasted"] else ""
-    traffic = f"{s['bytes_down'] / 1e6:.0f} MB down, {s['bytes_up'] / 1e6:.0f} MB up"
+    traffic = f"{s['bytes_down'] / 1e6:,.3g} MB down, {s['bytes_up'] / 1e6:,.3g} MB up"
     return f"{s['device_seconds']:.0f} s{wasted}; {traffic}"
 
 

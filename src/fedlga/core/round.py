@@ -93,6 +93,11 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     metrics = f.evaluate(f.backend.score(state.w, state.buffers)) if due else dict.fromkeys(f.metrics)
     elapsed, incidents = time.perf_counter() - started, f.backend.take_incidents()
     notes = [decision.note or (None if used else explain_nothing_used(ended)), incidents.note]
+    if (odd := [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]) and not (
+        diverged
+    ):
+        notes.append(f"{odd[0]} is {metrics[odd[0]]}, and not a finite number")
+        metrics = {name: None if name in odd else value for name, value in metrics.items()}
     if diverged:
         notes[0] = "the weights are no longer finite numbers: the run stops here"
     planned = {job.device: job for job in plan.ended}

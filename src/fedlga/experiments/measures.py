@@ -98,6 +98,14 @@ def _best(name: str) -> Compute:
     return compute
 
 
+def _final(name: str) -> Compute:
+    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+        evaluated = [r for r in records if any(value is not None for value in r.metrics.values())]
+        return value_of(evaluated[-1], name) if evaluated else None
+
+    return compute
+
+
 def _last(name: str) -> Compute:
     def compute(e: Experiment, records: Sequence[Record]) -> float | None:
         values = known_values(records, name)[-LAST:]
@@ -178,7 +186,7 @@ def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
             f"final_{metric}",
             f"final {metric}",
             form,
-            lambda e, records: (known_values(records, metric) or [None])[-1],
+            _final(metric),
         ),
         Measure(f"last_{metric}", f"{metric} at the end", form, _last(metric), "end", short=metric, in_report=True),
         Measure(

@@ -22,8 +22,10 @@ from fedlga.learning.problem import (
     Problem,
     find_wrong_label,
     mean_squared_error,
+    refuse_ignored,
     resize_batch,
     sequence_cross_entropy,
+    takes_every_label,
 )
 from fedlga.learning.trees import Tree, join_trees, leaves_of, map_tree
 
@@ -99,6 +101,8 @@ class TestSet:
             last = min(first + self.batch, end)
             batch = move_batch(self.examples.piece(first, last), model.device)
             inputs, targets = resize_batch(batch, self.resize)
+            if self.examples.in_memory is None and takes_every_label(self.problem.loss):
+                refuse_ignored(targets)
             try:
                 outputs = model.call(inputs)
             except Exception as error:

@@ -181,8 +181,8 @@ class LazyExamples(Examples):
             if bad := count_not_finite(tree):
                 whose = "data()" if own else name
                 raise BadInput(
-                    f"{whose}: the {side} of {_list_some(numbers)} hold {bad} values that are not finite "
-                    "(NaN or infinity); it takes finite numbers"
+                    f"{whose}: the {side} of {_list_some(_find_not_finite(tree, numbers))} hold {bad} values that are "
+                    "not finite (NaN or infinity); it takes finite numbers"
                 )
         return inputs, targets
 
@@ -193,6 +193,15 @@ def count_not_finite(tree: Tree) -> int:
     if all(bool(torch.isfinite(leaf).all()) for leaf in floats):
         return 0
     return sum(int((~torch.isfinite(leaf)).sum()) for leaf in floats)
+
+
+def _find_not_finite(tree: Tree, numbers: Sequence[int]) -> Sequence[int]:
+    """Return the rows that hold what is not finite; all of them if that cannot be said."""
+    floats = [leaf for leaf in leaves_of(tree) if leaf.is_floating_point()]
+    if not all(leaf.dim() and len(leaf) == len(numbers) for leaf in floats):
+        return numbers
+    bad = torch.stack([~torch.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in floats]).any(0)
+    return [numbers[int(place)] for place in bad.nonzero()]
 
 
 def _list_some(numbers: Sequence[int]) -> str:

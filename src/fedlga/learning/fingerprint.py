@@ -26,4 +26,6 @@ def take_fingerprint(model: FlatModel, *sets: Examples) -> str:
 
 
 def _bytes(value: torch.Tensor) -> bytes:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    flat = torch.empty(value.numel(), dtype=value.dtype, device="cpu")  # a slice of one number keeps its stride
+    flat.copy_(value.detach().reshape(-1))
+    return flat.view(torch.uint8).numpy().tobytes() if value.numel() else b""

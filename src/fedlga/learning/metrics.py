@@ -177,6 +177,10 @@ def _bind(name: Any, metric: Any, outputs: Tree, targets: Tree) -> NamedMetric:
     higher = declared if isinstance(declared, bool) else higher
     if _is_torchmetric(metric):
         function: Function = _call_torchmetric(metric)
+        if not _takes(function, outputs, targets) and _takes(_with_whole_targets(function), outputs, targets):
+            function = _with_whole_targets(function)  # several labels: our table of floats, where it wants integers
+    elif _is_torchmetric_class(metric):
+        raise BadInput(f"metrics(): {name!r} is a class; it takes an instance of it")
     elif callable(metric):
         function = metric
     else:
@@ -232,6 +236,27 @@ def _as_number(name: str, value: Any, *, nan: bool = False) -> float:
 def _is_torchmetric(metric: Any) -> bool:
     library = sys.modules.get("torchmetrics")
     return library is not None and isinstance(metric, library.Metric)
+
+
+def _is_torchmetric_class(metric: Any) -> bool:
+    library = sys.modules.get("torchmetrics")
+    return library is not None and isinstance(metric, type) and issubclass(metric, library.Metric)
+
+
+def _takes(function: Function, outputs: Tree, targets: Tree) -> bool:
+    try:
+        function(outputs, targets)
+    except Exception:  # it is named when it is bound
+        return False
+    return True
+
+
+def _with_whole_targets(function: Function) -> Function:
+    def call(outputs: Tree, targets: Tree) -> Any:
+        yes_or_no = isinstance(targets, torch.Tensor) and bool(((targets == 0) | (targets == 1)).all())
+        return function(outputs, targets.long() if yes_or_no else targets)
+
+    return call
 
 
 def _call_torchmetric(metric: Any) -> Function:

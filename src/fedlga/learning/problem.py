@@ -197,7 +197,8 @@ def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 def sequence_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
     """Return the cross-entropy of one class a position; targets of -100 count for nothing."""
     scores = outputs.movedim(class_dimension(outputs, targets), 1)
-    return functional.cross_entropy(scores, targets, label_smoothing=label_smoothing)
+    loss = functional.cross_entropy(scores, targets, label_smoothing=label_smoothing)
+    return torch.where((targets != IGNORED).any(), loss, torch.zeros_like(loss))  # nothing counts: not 0 / 0
 
 
 def _try_loss(task: Task, criterion: Criterion, module: nn.Module, batch: Batch) -> None:
@@ -294,6 +295,17 @@ def _count_classes(task: Task, outputs: Any, targets: Tree, examples: Examples, 
             f"it takes labels from 0 to {classes - 1}{none}"
         )
     return classes if single and find_wrong_label(labels, classes) is None else None
+
+
+def takes_every_label(criterion: Criterion) -> bool:
+    """Return whether a loss is the built-in one of one label an example, for which none counts for nothing."""
+    return getattr(criterion, "func", criterion) is functional.cross_entropy
+
+
+def refuse_ignored(targets: Tree) -> None:
+    """Raise BadInput if one of the labels counts for nothing: torch's loss would leave it out without a word."""
+    if isinstance(targets, torch.Tensor) and targets.dim() == 1 and bool((targets == IGNORED).any()):
+        raise BadInput(f"data() gave a label of {IGNORED}; with one label an example it takes classes: leave it out")
 
 
 def find_wrong_label(labels: torch.Tensor, classes: int, ignored: int | None = None) -> int | None:

@@ -212,7 +212,7 @@ class _Reader:
             raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers, dense")
         if leaf.dim() == 0:
             raise BadInput(f"{self.where}: {what} is a single number; it takes one row an example")
-        leaf = leaf.detach()
+        leaf = leaf.detach().contiguous()  # as workers get it: products of slices may differ in their last bits
         return leaf.float() if leaf.dtype == torch.float64 else leaf
 
     def _read_frame(self, what: str, frame: Any, column: str | None) -> TensorExamples:

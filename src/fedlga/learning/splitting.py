@@ -96,7 +96,9 @@ def find_targets(data: TaskData, labels: Array | None, *, needed: bool) -> Array
     if labels is not None:
         return labels
     targets = data.train.targets() if needed or data.train.in_memory is not None else None
-    return targets.cpu().numpy() if isinstance(targets, torch.Tensor) else np.zeros(len(data.train))
+    if not isinstance(targets, torch.Tensor):
+        return np.zeros(len(data.train))
+    return (targets.float() if targets.dtype == torch.bfloat16 else targets).cpu().numpy()  # numpy has no bfloat16
 
 
 def _split_natural(data: TaskData, labels: Array | None, classes: int | None, seed: int) -> Split:

@@ -28,9 +28,7 @@ MISTAKEN = {  # names that are not read, and what was meant; harmless if the fil
     "criterion": "loss",
     "losses": "loss",
     "loss_fn": "loss",
-    "metric": "metrics",
     "partitioner": "partition",
-    "partitions": "partition",
     "collate_fn": "collate",
 }
 OPTIONAL = ("loss", "metrics", "partition", "collate", "experiment", "files")
@@ -126,6 +124,9 @@ def load_task(name: str) -> Task:
             raise BadInput(f"task: {where} {got} {function}(); it takes functions model() and data()")
     if unknown := [name for name in ("train_data", "test_data") if hasattr(module, name)]:
         raise BadInput(f"task: {where} has {unknown[0]}, which is not read; it takes data()")
+    for found in vars(module):
+        if (right := _find_meant(module, found)) is not None and not hasattr(module, right):
+            raise BadInput(f"task: {where} has {found}, which is not read; it takes {right}")
     for wrong, right in MISTAKEN.items():
         if hasattr(module, wrong) and not hasattr(module, right):
             raise BadInput(f"task: {where} has {wrong}, which is not read; it takes {right}")
@@ -138,6 +139,13 @@ def load_task(name: str) -> Task:
         )
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from error
+
+
+def _find_meant(module: ModuleType, name: str) -> str | None:
+    """Return the name that is read, if another differs from it in nothing but capitals or an s, and is made here."""
+    meant = [right for right in OPTIONAL if right != name and right.rstrip("s") == name.lower().rstrip("s")]
+    made_here = getattr(getattr(module, name), "__module__", module.__name__) == module.__name__
+    return meant[0] if meant and made_here and not isinstance(getattr(module, name), ModuleType) else None
 
 
 def _import_file(path: Path) -> ModuleType:

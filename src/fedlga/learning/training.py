@@ -24,7 +24,7 @@ from fedlga.learning.examples import Examples, move_batch
 from fedlga.learning.failures import explain_loss, explain_model
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.kernels.mlp import FusedMLP
-from fedlga.learning.problem import resize_batch
+from fedlga.learning.problem import refuse_ignored, resize_batch, takes_every_label
 from fedlga.learning.torch_private import add_scaled, compute_gradients, copy_each
 
 if TYPE_CHECKING:
@@ -186,8 +186,11 @@ class Devices:
     def batches(self, assignment: Assignment) -> Iterator[Batch]:
         """Yield inputs and targets, a batch a step, as the model gets them."""
         rng = self.batch_generator(assignment)
+        lazy = self.examples.in_memory is None and takes_every_label(self.model.criterion)
         for rows in self.rows(assignment, rng):
             inputs, targets = move_batch(self.examples.batch(rows), self.model.device)
+            if lazy:  # of what is in memory, all labels were looked at before the run
+                refuse_ignored(targets)
             if self.options.augment:
                 inputs = crop_and_flip(inputs, rng)
             yield resize_batch((inputs, targets), self.options.resize)
