@@ -5,9 +5,10 @@
     .venv/bin/python benchmarks/schedules.py --list           the regimes, with the command of each
 
 Seven answers (wait, drop, keep, complete, over-selection, buffered, buffered with complete) with three methods. All
-have the same simulated time. The rate is searched for all of them in the same way; answers with settings of their own
-(over-selection's factor, the buffer and who is at work, FedProx's mu) get further trials for these. Settings are chosen
-on two seeds, by the accuracy over the last fifth of the time, and shown on five others.
+have the same simulated time. The rate and how many devices work at a time (the cohort, or for a buffer those at work)
+are searched for all of them in the same way; answers with settings of their own (over-selection's factor, the buffer,
+FedProx's mu) get further trials for these. Settings are chosen on two seeds, by the accuracy over the last fifth of
+the time, and shown on five others.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ MOST_STEPS = 20000  # never reached: the time ends a run
 def list_arms(every: int, long_every: int) -> list[str]:
     """Return the arms; those with longer steps are evaluated more often."""
     answers = [
-        f"wait evaluate_every={long_every}",
-        f"drop evaluate_every={every}",
+        f"complete evaluate_every={every}",  # the one that the others are compared with
         f"keep evaluate_every={every}",
-        f"complete evaluate_every={every}",
+        f"drop evaluate_every={every}",
+        f"wait evaluate_every={long_every}",
         f"wait schedule=over-selection evaluate_every={long_every}",
         f"wait schedule=buffered evaluate_every={every}",
         f"complete schedule=buffered evaluate_every={every}",
@@ -41,27 +42,22 @@ def list_arms(every: int, long_every: int) -> list[str]:
 
 
 def make_regime(meaning: str, sets: list[str], at_work: str, buffer: str, every: int = 5, **more: object) -> Regime:
-    """Return a regime with all answers."""
-    grids = ["fedprox.mu=0.1,1", "over-selection.factor=1.3,2"]
-    grids += [f"buffered.at_work={at_work}", f"buffered.buffer={buffer}"]
+    """Return a regime with all answers; the same numbers of devices at work are tried for all of them."""
+    grids = [f"cohort={at_work}", "fedprox.mu=0.1,1", "over-selection.factor=1.3,1.6", f"buffered.buffer={buffer}"]
     arms = list_arms(every, max(1, every // 5))
     settings: dict[str, object] = {"rates": "0.03,0.1", "held_out": "0-4", "waits": "", "rounds": MOST_STEPS, **more}
     return Regime(meaning, sets, arms=arms, grids=grids, **settings)  # type: ignore[arg-type]
 
 
+FEW = {"at_work": "10,30", "buffer": "5,10"}
 REGIMES = {
     "fleet": make_regime(
-        "the same devices are always slow (1 of 5 batches), and four classes are only theirs",
-        [],
-        at_work="10,30",
-        buffer="5,10",
-        limit=500.0,
+        "the same devices are always slow (1 of 5 batches), and four classes are only theirs", [], **FEW, limit=500.0
     ),
     "lognormal": make_regime(
         "log-normal speeds (deviation 1.2), Dirichlet 0.3",
         ["slow_classes=[]", "speed_sigma=1.2", "partition=dirichlet", "partition_alpha=0.3"],
-        at_work="10,30",
-        buffer="5,10",
+        **FEW,
         limit=500.0,
     ),
     "phones": make_regime(
@@ -76,8 +72,7 @@ REGIMES = {
     "cifar-10": make_regime(
         "as fleet, on CIFAR-10 with the CNN",
         ["dataset=cifar-10", "model=cnn"],
-        at_work="10,30",
-        buffer="5,10",
+        **FEW,
         every=10,
         target=0.25,
         limit=300.0,

@@ -242,9 +242,9 @@ class TunedArm:
         return f"{marks}{100 * known(row, 'lead'):+.1f}{marks}"
 
 
-def read_tuned(regime: str) -> list[TunedArm]:
+def read_tuned(regime: str, study: str = "tuned") -> list[TunedArm]:
     """Return the arms of a regime in their order; the first is the one that the others are compared with."""
-    records = read_csv(f"tuned/{regime}/paired.csv")
+    records = read_csv(f"{study}/{regime}/paired.csv")
     keys = list(dict.fromkeys((r["method"], r["stragglers"], r["settings"]) for r in records))
     arms: list[TunedArm] = []
     for key in keys:
@@ -343,6 +343,45 @@ def tuned_scales() -> list[Row]:
             row[scale] = " / ".join(texts)
         rows.append(row)
     return [row for row in rows if row["growth"]]
+
+
+# Every answer to slow devices: results/schedules/REGIME, made by benchmarks/schedules.py
+
+SCHEDULE_NAMES = {"over-selection": "over-selection", "buffered": "buffered"}
+CHOSEN = {"lr": "lr", "cohort": "at work", "factor": "factor", "buffer": "buffer", "mu": "mu"}
+
+
+def name_answer(settings: dict[str, str], policy: str) -> str:
+    """Return an answer to slow devices: the policy, and the schedule if it is not rounds."""
+    schedule = SCHEDULE_NAMES.get(settings.get("schedule", ""))
+    return policy if schedule is None else schedule + ("" if policy == "wait" else f" + {policy}")
+
+
+@table
+def schedules(regime: str) -> list[Row]:
+    """Every answer with every method at its best setting, on held-out seeds, with what it cost the devices."""
+    runs = {(arm.method, arm.policy, arm.settings): arm.runs for arm in read_arms(f"schedules/{regime}")}
+    paired = read_tuned(regime, "schedules")
+    rows: list[Row] = []
+    for arm, ((method, policy, _), records) in zip(paired, runs.items(), strict=True):
+        if (arm.method, arm.policy) != (method, policy):
+            raise BadTable(f"results/schedules/{regime}: paired.csv and runs.csv have their arms in another order")
+        settings = {n.rpartition(".")[2]: v for n, v in arm.settings.items()}
+        verdicts = [arm.rows[m]["verdict"] for m in (ACCURACY, SLOW, TIME) if m in arm.rows]
+        rows.append(
+            {
+                "answer": name_answer(settings, policy),
+                "method": arm.name,
+                "chosen": ", ".join(f"{title} {settings[n]}" for n, title in CHOSEN.items() if n in settings),
+                "accuracy": arm.estimate(ACCURACY, ".1%"),
+                "slow devices' data": arm.estimate(SLOW, ".1%"),
+                "seconds to the target": arm.estimate(TIME, ".0f"),
+                "device seconds to it": show_measure(records, "device_seconds_to_target"),
+                "megabytes to it": show_measure(records, "megabytes_to_target"),
+                "completing is": ", ".join(verdicts) if any(verdicts) else "",
+            }
+        )
+    return [{title: cell for title, cell in row.items() if any(r[title] for r in rows)} for row in rows]
 
 
 @table
