@@ -91,6 +91,14 @@ CHOICES: dict[str, dict[str, dict[str, Any]]] = {
             "slow_speed": st.floats(0.01, 1),
             "slow_classes": st.lists(st.integers(0, 9), max_size=3),
         },
+        "population": {
+            "deadline": POSITIVE,
+            "tail": st.floats(0, 3),
+            "download": st.floats(0, 100),
+            "available": st.floats(0.05, 0.5),
+            "swing": st.just(1.5),
+            "figures": st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])),
+        },
         "trace": {"trace": st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)},
     },
     "partition": {
@@ -293,7 +301,7 @@ def test_every_field_has_a_default_and_a_meaning():
         ({"dataset": "fashion"}, "dataset: there is no 'fashion'; did you mean 'fashion-mnist'?"),
         ({"stragglers": "weight"}, "stragglers: there is no 'weight'; did you mean 'wait'?"),
         ({"partition": "dirichlett"}, "partition: there is no 'dirichlett'; did you mean 'dirichlet'?"),
-        ({"fleet": "x"}, "fleet: there is no 'x'; there is: equal, paper, real, speeds, trace"),
+        ({"fleet": "x"}, "fleet: there is no 'x'; there is: equal, paper, population, real, speeds, trace"),
         ({"aggregation": "medain"}, "aggregation: there is no 'medain'; did you mean 'median'?"),
         ({"server_optimizer": "adm"}, "server_optimizer: there is no 'adm'; did you mean 'adam'?"),
         (

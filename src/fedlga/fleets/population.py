@@ -47,8 +47,8 @@ class PopulationFleet(Fleet):
     swing: float = setting(4.0, "share that is there in the fullest hour, over that in the emptiest", least=1)
     fullest: float = setting(3.0, "the hour of the day in which most devices are there", least=0, below=24)
     start_hour: float = setting(0.0, "the hour of the day in which the run begins", least=0, below=24)
-    figures: str | None = setting(None, "a CSV file: device, and speed, download or upload, which replace draws")
-    windows: str | None = setting(None, "a CSV file: device, start and end in seconds, when a device is there")
+    figures: str = setting("", "a CSV file: device, and speed, download or upload, which replace draws; empty: none")
+    windows: str = setting("", "a CSV file: device, start and end in seconds, when a device is there; empty: none")
     period: float = setting(DAY, "with windows: seconds after which they repeat", above=0)
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class PopulationFleet(Fleet):
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
         if experiment["deadline"] is None:
             raise BadInput("deadline: fleet 'population' needs one; it takes a number of seconds above 0")
-        if settings["available"] < 1 and settings["windows"] is None and _amplitude(**_pattern(settings)) > 1:
+        if settings["available"] < 1 and not settings["windows"] and _amplitude(**_pattern(settings)) > 1:
             raise BadInput(
                 f"swing: got {settings['swing']:g} with available {settings['available']:g}: devices that stay that "
                 "long cannot be so unevenly spread; it takes a smaller one"
@@ -76,7 +76,7 @@ class PopulationFleet(Fleet):
     @cached_property
     def _given(self) -> dict[str, dict[int, float]]:
         """What the file of figures says: by column and device."""
-        return {} if self.figures is None else read_figures(Path(self.figures), self.workload.devices)
+        return read_figures(Path(self.figures), self.workload.devices) if self.figures else {}
 
     def _replace(self, column: str, drawn: Array) -> list[float]:
         for device, value in self._given.get(column, {}).items():
@@ -127,7 +127,7 @@ class PopulationFleet(Fleet):
         Without a file: each device once a day, for equally long. Its hours are drawn so that the share of the devices
         that are there follows a cosine over the day.
         """
-        if self.windows is not None:
+        if self.windows:
             return read_windows(Path(self.windows), self.workload.devices, self.period)
         if self.available == 1:
             return None
@@ -145,7 +145,7 @@ class PopulationFleet(Fleet):
 
     @property
     def _period(self) -> float:
-        return self.period if self.windows is not None else DAY
+        return self.period if self.windows else DAY
 
     def present(self, clock: float) -> Sequence[int] | None:  # noqa: D102
         if self.hours is None:

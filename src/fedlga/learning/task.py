@@ -143,7 +143,8 @@ def load_task(name: str) -> Task:
 
 def _find_meant(module: ModuleType, name: str) -> str | None:
     """Return the name that is read, if another differs from it in nothing but capitals or an s, and is made here."""
-    meant = [right for right in OPTIONAL if right != name and right.rstrip("s") == name.lower().rstrip("s")]
+    read = [right for right in OPTIONAL if right != "files"]
+    meant = [right for right in read if right != name and right.rstrip("s") == name.lower().rstrip("s")]
     made_here = getattr(getattr(module, name), "__module__", module.__name__) == module.__name__
     return meant[0] if meant and made_here and not isinstance(getattr(module, name), ModuleType) else None
 

@@ -497,6 +497,7 @@ def test_every_fleet_has_a_description():
     from fedlga.cli.terminal import describe_experiment
 
     changes = {"speeds": {"deadline": 2.0}, "trace": {"trace": "t.csv"}, "real": {"backend": "flower"}}
+    changes["population"] = {"deadline": 2.0}
     for fleet in names_of("fleet"):
         experiment = preset("digits").changed({"fleet": fleet, **changes.get(fleet, {})})
         assert "devices a round" in describe_experiment(experiment)
