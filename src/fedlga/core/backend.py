@@ -45,6 +45,13 @@ class Backend(ABC):
     def run(self, assignments: Sequence[Assignment]) -> Iterable[Update]:
         """Yield updates in the order of the assignments, each as soon as it is there; valid until the next call."""
 
+    def run_first(self, assignments: Sequence[Assignment], count: int) -> Iterable[Update]:
+        """Yield the first `count` good updates that come, in the order of the assignments: of real devices only.
+
+        In a simulation a schedule knows whose these are, and does not ask the others.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def score(self, w: Vector, buffers: Vector | None) -> Scores:
         """Evaluate weights, and the buffers that go with them, on the test data."""

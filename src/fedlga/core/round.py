@@ -138,7 +138,8 @@ def run_jobs(f: Federation, state: ServerState, plan: Plan) -> Iterator[tuple[Jo
     waiting = [job for job in plan.at_work if counts(f, job) and (job.round, job.device) not in f.ahead]
     early = sorted(waiting, key=lambda job: job.ends)[: -len(todo) % f.backend.parallel]
     jobs = {job.device: job for job in plan.counting}
-    running = iter(f.backend.run([assign(f, state, job) for job in (*todo, *early)]))
+    assignments = [assign(f, state, job) for job in (*todo, *early)]
+    running = iter(f.backend.run(assignments) if plan.enough is None else f.backend.run_first(assignments, plan.enough))
     if len(todo) == len(plan.counting) and not early:
         yield from ((jobs[update.device], update) for update in running)
         return

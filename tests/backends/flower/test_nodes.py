@@ -510,3 +510,53 @@ def test_a_fleet_of_real_devices_needs_flower():
         preset("digits").changed({"dataset": "own"})
     with pytest.raises(BadInput, match="audit or dropout"):
         preset("digits").changed({**REAL, "dropout": 0.1})
+
+
+# Over-selection on real devices
+
+FIRST = {**REAL, "method": "fedavg", "cohort": 3, "schedule": "over-selection", "factor": 1.3}
+
+
+@pytest.mark.parametrize("policy", ["wait", "drop"])
+def test_the_first_to_report_count_and_nobody_waits_for_the_others(tmp_path, clock, policy):
+    grid = InProcessGrid(4, tmp_path)
+    experiment = preset("digits").changed({**FIRST, "stragglers": policy, "rounds": 2, "patience": 1000.0})
+    began = clock.now
+    _, records = play(experiment, grid, lambda round: grid.silent.add(1))
+    assert sorted(records[0].devices) == [0, 1, 2, 3]
+    assert sorted(records[0].used) == [0, 2, 3]
+    assert clock.now < began + 1, "nobody waited for device 1"
+    assert sorted(records[1].devices) == [0, 2, 3], "device 1 still owes a reply"
+
+
+def test_one_too_many_is_not_used_and_said_to_be_late(tmp_path):
+    _, records = play(preset("digits").changed({**FIRST, "stragglers": "wait"}), InProcessGrid(4, tmp_path))
+    for record in records:
+        assert len(record.used) == 3
+        assert len(record.devices) == 4
+        assert sorted([*record.used, *record.late]) == [0, 1, 2, 3]
+        assert record.absent == record.late
+
+
+def test_an_answer_after_enough_had_come_is_late_in_the_next_round(tmp_path):
+    grid = InProcessGrid(4, tmp_path)
+
+    def before(round):
+        grid.silent = {1} if round == 1 else set()
+
+    _, records = play(preset("digits").changed({**FIRST, "stragglers": "wait"}), grid, before)
+    assert sorted(records[0].used) == [0, 2, 3]
+    assert 1 in records[1].late
+    assert len(records[1].used) == 3, "what it sent late is not among them"
+
+
+def test_memories_of_devices_that_came_too_late_do_not_count(tmp_path):
+    """With Scaffold, what a device remembers of a round that did not count is forgotten: sums stay right."""
+    experiment = preset("digits").changed({**FIRST, "method": "scaffold", "stragglers": "wait", "rounds": 4})
+    with simulate(experiment, grid=InProcessGrid(4, tmp_path)) as simulation:
+        f = simulation.federation
+        played = list(run_rounds(f, simulation.start, 4))
+        (_, memory), *_ = f.backend.memories()
+    for device in range(4):
+        last = max((r.round - 1 for _, r in played if device in r.used), default=-1)
+        assert int(memory["flower.counted"][device]) == last

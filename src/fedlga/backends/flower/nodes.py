@@ -165,6 +165,14 @@ class FlowerBackend(Backend):
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Update]:
         """Yield updates in the order of the assignments. A device that sends none in time is left out."""
+        return self.run_first(assignments, len(assignments))
+
+    def run_first(self, assignments: Sequence[Assignment], count: int) -> Iterator[Update]:
+        """Yield the first `count` good updates that come, in the order of the assignments.
+
+        The others go on working: Flower cannot call a message back. They are not asked again before they have replied,
+        and what they send then is not used.
+        """
         if not assignments:
             return
         nodes, longest, grace = self._nodes_by_device(self._known), self._longest(assignments), self._options.grace
@@ -184,20 +192,24 @@ class FlowerBackend(Backend):
         updates: dict[int, Update | None] = {a.device: None for a in assignments if a.device not in sent_to}
         until, over = time.monotonic() + longest, False
         failures: dict[int, str] = {}
+        arrived = list[int]()  # devices whose update can be used, in the order in which they came
         for a in assignments:
             pause = SHORTEST_POLL
             while a.device not in updates and not over:
                 # Poll once more when the time is up: a reply may have waited behind another's upload.
-                over = time.monotonic() >= until
+                over = time.monotonic() >= until or len(arrived) >= count
                 if self._gather(waiting, updates, failures):
                     pause = SHORTEST_POLL
+                    arrived += [d for d, u in updates.items() if u and self._is_usable(u) and d not in arrived]
                 elif a.device not in updates and not over:
                     time.sleep(pause)
                     pause = min(LONGEST_POLL, 1.5 * pause)
             update = updates.get(a.device)
-            if update is not None:
+            if a.device in arrived[count:]:  # enough had come before it
+                self._incidents.late.append(a.device)
+            elif update is not None:
                 updates[a.device] = None  # the aggregator may average it as it comes, and need not hold it
-                if self._options.uses_unfinished or update.finished:
+                if self._is_usable(update):
                     self._counted[a.device] = a.round
                     if self._store is not None:
                         self._store.count(a.device, files[a.device], a.round)
@@ -207,6 +219,9 @@ class FlowerBackend(Backend):
         if failures and (self._strict or len(failures) == len(assignments)):
             device, reason = next(iter(failures.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
+
+    def _is_usable(self, update: Update) -> bool:
+        return self._options.uses_unfinished or update.finished
 
     def _longest(self, assignments: Sequence[Assignment]) -> float:
         """Return the seconds to wait for replies: to the last deadline and the grace, or the patience without one."""

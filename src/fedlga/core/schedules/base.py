@@ -30,6 +30,7 @@ class Plan:
     clock: float  # simulated seconds since the run began, at the step
     times: Mapping[int, int] = field(default_factory=dict[int, int])  # how often a device was drawn, if not once
     at_work: Sequence[Job] = ()  # who goes on working after the step
+    enough: int | None = None  # real devices, whose times nobody knows: the first so many reports count; None: all
 
 
 @dataclass(frozen=True)

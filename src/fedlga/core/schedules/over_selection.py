@@ -37,6 +37,7 @@ class OverSelection(Schedule):
     factor: float = setting(1.3, "devices that are asked for each one of the cohort", least=1)
 
     policies = ("wait", "drop")
+    is_real = True
 
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
@@ -54,6 +55,9 @@ class OverSelection(Schedule):
         present, clock = find_present(f, state.clock)
         selected = select_devices(f, state.round, present, count_asked(self.factor, f.cohort))
         started = start_jobs(f, state.round, list(selected), clock)
+        if f.fleet.real:
+            jobs = [job for job, _ in started]
+            return Plan(jobs, jobs, clock + last_report(f, started), enough=f.cohort)
         # The order in which they report; sorting keeps the order of selection for those that report together.
         first = sorted((job for job, _ in started if counts(f, job)), key=lambda job: job.ends)[: f.cohort]
         enough = len(first) == f.cohort
