@@ -132,6 +132,30 @@ def test_all_methods_on_a_superlink_give_what_serial_gives(method, trial, tmp_pa
     assert any(r.slow for r in serial.records)
 
 
+def test_a_buffer_on_a_superlink_gives_what_serial_gives(trial, tmp_path):
+    """In simulated time, with real nodes: assignments of one step begin from weights of different steps."""
+    changes = {"schedule": "buffered", "buffer": 1, "stragglers": "wait", "fleet": "speeds", "deadline": 5.0}
+    changes["speeds"] = "[1.0,0.3]"
+    serial = run(make_experiment("fedavg", 3).changed({**changes, "speeds": [1.0, 0.3]}), tmp_path / "serial")
+    words = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
+    run_fedlga(trial, tmp_path, *words_for("fedavg", 3), *words, "--out", "r")
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("serial", "r")]
+    assert models[0] == models[1]
+    records = read_run(tmp_path / "r").records
+    assert [replace(r, seconds=0.0) for r in records] == [replace(r, seconds=0.0) for r in serial.records]
+    assert serial.records[-1].simulated_seconds > 0
+
+
+def test_the_first_of_two_nodes_to_report_counts(trial, tmp_path):
+    """Real devices, over-selected: two are asked, one is needed."""
+    changes = {"fleet": "real", "deadline": 60.0, "cohort": 1, "schedule": "over-selection", "factor": 2.0}
+    words = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
+    run_fedlga(trial, tmp_path, *words_for("fedavg", 2), *words, "--stragglers", "wait", "--out", "r")
+    records = read_run(tmp_path / "r").records
+    assert [len(r.used) for r in records] == [1, 1]
+    assert sorted(records[0].devices) == [0, 1]
+
+
 def test_a_task_of_ones_own_on_a_superlink_gives_what_serial_gives(trial, tmp_path):
     """The file is sent to the nodes; each takes the part that it would have in a simulation."""
     settings = {"devices": 2, "cohort": 2, "partition": "iid", "rounds": 2, "grace": 600.0}
