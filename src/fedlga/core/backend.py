@@ -52,6 +52,17 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
+    def run_on(self, assignments: Sequence[Assignment], count: int) -> Iterable[Update]:
+        """Send assignments, and yield updates as they come, until `count` good ones have come: of real devices only.
+
+        The other devices go on working, and their updates come in a later call.
+        """
+        raise NotImplementedError
+
+    def at_work(self) -> Sequence[int]:
+        """Return the real devices whose updates are still to come in a later call of `run_on`."""
+        return ()
+
     @abstractmethod
     def score(self, w: Vector, buffers: Vector | None) -> Scores:
         """Evaluate weights, and the buffers that go with them, on the test data."""

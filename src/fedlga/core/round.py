@@ -85,6 +85,10 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     aggregation = f.aggregator.aggregate(replace(state, round=state.round + 1), arriving, audit=f.audit)
     decision, used = aggregation.decision, aggregation.used
     updates = [c.update for c in aggregation.received]
+    if plan.goes_on:
+        busy = set(f.backend.at_work())
+        going, over = ([job for job in plan.ended if (job.device in busy) is still] for still in (True, False))
+        plan = replace(plan, ended=over, counting=over, at_work=going)
     before, state = state, carry_on(aggregation.state, state, plan)
 
     ended = observe(plan, updates)
@@ -134,6 +138,13 @@ def run_jobs(f: Federation, state: ServerState, plan: Plan) -> Iterator[tuple[Jo
     Where a step leaves cores idle, work is computed ahead: what devices at work began from is known, and their updates
     do not depend on anything else. It is kept for the step that needs it.
     """
+    if plan.goes_on:
+        assert plan.enough is not None
+        jobs = {job.device: job for job in plan.counting}
+        at_work = set(f.backend.at_work())
+        new = [assign(f, state, job) for job in plan.counting if job.device not in at_work]
+        yield from ((jobs[update.device], update) for update in f.backend.run_on(new, plan.enough))
+        return
     todo = [job for job in plan.counting if (job.round, job.device) not in f.ahead]
     waiting = [job for job in plan.at_work if counts(f, job) and (job.round, job.device) not in f.ahead]
     early = sorted(waiting, key=lambda job: job.ends)[: -len(todo) % f.backend.parallel]

@@ -560,3 +560,90 @@ def test_memories_of_devices_that_came_too_late_do_not_count(tmp_path):
     for device in range(4):
         last = max((r.round - 1 for _, r in played if device in r.used), default=-1)
         assert int(memory["flower.counted"][device]) == last
+
+
+# A buffer of real devices
+
+BUFFERED = {**REAL, "method": "fedavg", "stragglers": "wait", "schedule": "buffered", "buffer": 2, "at_work": 3}
+
+
+def test_a_device_that_takes_long_counts_with_its_staleness(tmp_path):
+    """Device d works through two steps of the others, and its update goes into the third."""
+    grid = InProcessGrid(4, tmp_path)
+    slow: list[int] = []
+
+    def before(round):
+        if round == 3:
+            grid.silent.clear()
+
+    experiment = preset("digits").changed({**BUFFERED, "rounds": 4, "seed": 3})
+    with simulate(experiment, grid=grid) as simulation:
+        f, state, records = simulation.federation, simulation.start, []
+        slow.append(f.schedule.plan(f, state).ended[0].device)
+        grid.silent = set(slow)
+        for state, record in run_rounds(f, state, 4):  # noqa: B020
+            records.append(record)
+            before(record.round + 1)
+            assert len(state.jobs) <= 3
+            if record.round < 3:
+                assert slow[0] in [job.device for job in state.jobs]
+                assert state.earlier[0].w is simulation.start.w
+    assert all(len(record.used) == 2 for record in records)
+    assert slow[0] not in [*records[0].used, *records[1].used]
+    assert next(record.staleness.get(slow[0]) for record in records if slow[0] in record.used) == 2
+
+
+def test_equal_nodes_with_a_full_buffer_are_rounds_to_the_bit(tmp_path):
+    base = {**REAL, "method": "fedavg", "stragglers": "wait"}
+    rounds, buffered = (
+        play(preset("digits").changed({**base, "schedule": schedule}), InProcessGrid(4, tmp_path / schedule))
+        for schedule in ("rounds", "buffered")
+    )
+    assert torch.equal(rounds[0], buffered[0])
+    assert [r.used for r in rounds[1]] == [r.used for r in buffered[1]]
+
+
+def test_a_deadline_and_complete_in_a_buffer_of_real_devices(tmp_path):
+    experiment = preset("digits").changed({**BUFFERED, "stragglers": "complete", "buffer": 3, "rounds": 3})
+    _, records = play(experiment, InProcessGrid(4, tmp_path))
+    assert all(len(record.used) == 3 for record in records)
+
+
+def test_a_node_that_is_gone_is_not_waited_for(tmp_path, clock):
+    grid = InProcessGrid(4, tmp_path)
+    grid.tamper[0] = say_gone
+    experiment = preset("digits").changed({**BUFFERED, "rounds": 4, "patience": 1000.0})
+    began = clock.now
+    _, records = play(experiment, grid)
+    assert clock.now < began + 10
+    assert all(0 not in record.used for record in records)
+    assert all(record.used for record in records)
+
+
+def test_nobody_answers_and_the_step_is_empty(tmp_path, clock):
+    grid = InProcessGrid(4, tmp_path)
+    experiment = preset("digits").changed({**BUFFERED, "rounds": 1, "patience": 50.0})
+    _, (record,) = play(experiment, grid, lambda round: grid.silent.update(range(4)))
+    assert record.used == []
+    assert record.note == "nobody reported: the model stays as it was"
+
+
+def test_a_buffer_goes_on_after_the_aggregator_was_killed(tmp_path):
+    """Who was at work for the old one is asked again: no update of an old message can be mixed up with a new one."""
+    from fedlga.experiments.run import load_for_resume, run_and_record
+
+    grid = InProcessGrid(4, tmp_path / "nodes")
+    experiment = preset("digits").changed({**BUFFERED, "rounds": 5})
+    running = run_and_record(experiment, tmp_path / "r", grid=grid)
+    for record in running:
+        grid.silent = {3}
+        if record.round == 3:
+            break
+    running.close()
+    grid.lose_messages()
+    grid.silent = set()
+    again = load_for_resume(tmp_path / "r", {})
+    rest = list(run_and_record(again, tmp_path / "r", resume=True, grid=grid))
+    assert [record.round for record in rest] == [4, 5]
+    assert all(len(record.used) == 2 for record in rest)
+    assert all(s <= 1 for record in rest for s in record.staleness.values()), "nobody began before the restart"

@@ -156,6 +156,18 @@ def test_the_first_of_two_nodes_to_report_counts(trial, tmp_path):
     assert sorted(records[0].devices) == [0, 1]
 
 
+def test_a_buffer_of_real_nodes(trial, tmp_path):
+    """Every report makes a step; whoever reported is asked again at once, and the other's report is a step old."""
+    changes = {"fleet": "real", "deadline": 60.0, "schedule": "buffered", "buffer": 1, "at_work": 2}
+    words = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
+    run_fedlga(trial, tmp_path, *words_for("fedavg", 4), *words, "--stragglers", "wait", "--out", "r")
+    records = read_run(tmp_path / "r").records
+    assert [len(r.used) for r in records] == [1] * 4
+    assert {device for r in records for device in r.used} == {0, 1}
+    assert any(r.staleness for r in records)
+    assert read_run(tmp_path / "r").summary["best_accuracy"] > 0.2
+
+
 def test_a_task_of_ones_own_on_a_superlink_gives_what_serial_gives(trial, tmp_path):
     """The file is sent to the nodes; each takes the part that it would have in a simulation."""
     settings = {"devices": 2, "cohort": 2, "partition": "iid", "rounds": 2, "grace": 600.0}

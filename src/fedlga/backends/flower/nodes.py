@@ -74,6 +74,8 @@ class FlowerBackend(Backend):
         self._counted: dict[int, int] = {}  # device -> the last round that its update counted in
         self._asked: dict[str, tuple[int, float]] = {}  # query -> node, and when the query expires
         self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
+        self._working: dict[str, tuple[Assignment, float]] = {}  # of `run_on`: messages, and when they expire
+        self._ready: list[Update] = []  # of `run_on`: updates that came when enough had come
         self._incidents = Incidents()
 
     def wait_for_all(self, seconds: float) -> list[int]:
@@ -103,7 +105,7 @@ class FlowerBackend(Backend):
         connected = sorted(self._nodes_by_device(online))
         missing = self._options.devices - len(connected)
         self._incidents.note = f"{missing} of {self._options.devices} devices are not connected" if missing else None
-        owing = self._owing()
+        owing = self._owing() | set(self.at_work())
         return [device for device in connected if device not in owing]
 
     def _owing(self) -> set[int]:
@@ -217,6 +219,48 @@ class FlowerBackend(Backend):
         expiry = until + grace
         self._owed |= {message: (a.device, expiry) for message, a in waiting.items()}
         if failures and (self._strict or len(failures) == len(assignments)):
+            device, reason = next(iter(failures.items()))
+            raise NodesFailed(f"device {device} failed: {reason}")
+
+    def at_work(self) -> list[int]:
+        """Return the devices whose updates are still to come in a later call of `run_on`."""
+        return [*(u.device for u in self._ready), *(a.device for a, _ in self._working.values())]
+
+    def run_on(self, assignments: Sequence[Assignment], count: int) -> Iterator[Update]:
+        """Send assignments, and yield updates as they come, until `count` usable ones have come or nobody is left."""
+        nodes, grace = self._nodes_by_device(self._known), self._options.grace
+        assignments = [a for a in assignments if a.device in nodes]
+        messages: list[Message] = []
+        for a in assignments:
+            ttl = self._longest([a]) + grace + 1
+            messages.append(
+                Message(pack_assignment(a, self._setup_for(a.device, {})), nodes[a.device], MessageType.TRAIN, ttl=ttl)
+            )
+        now = time.monotonic()
+        for name, a in zip(self._push(messages) if messages else [], assignments, strict=True):
+            if name is not None:
+                self._working[name] = a, now + self._longest([a])
+        failures: dict[int, str] = {}
+        pause = SHORTEST_POLL
+        while count > 0:
+            while count > 0 and self._ready:
+                update = self._ready.pop(0)
+                count -= self._is_usable(update)
+                yield update
+            if count == 0 or not self._working:
+                break
+            waiting = {name: a for name, (a, _) in self._working.items()}
+            updates: dict[int, Update | None] = {}
+            came = self._gather(waiting, updates, failures)
+            now = time.monotonic()
+            left = {name: kept for name, kept in self._working.items() if name in waiting}
+            self._working = {name: kept for name, kept in left.items() if now < kept[1]}
+            self._owed |= {name: (a.device, expiry + grace) for name, (a, expiry) in left.items() if now >= expiry}
+            self._ready += [update for update in updates.values() if update is not None]
+            pause = SHORTEST_POLL if came else min(LONGEST_POLL, 1.5 * pause)
+            if not came:
+                time.sleep(pause)
+        if failures and len(failures) == len(nodes):
             device, reason = next(iter(failures.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
 

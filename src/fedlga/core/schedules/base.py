@@ -31,6 +31,7 @@ class Plan:
     times: Mapping[int, int] = field(default_factory=dict[int, int])  # how often a device was drawn, if not once
     at_work: Sequence[Job] = ()  # who goes on working after the step
     enough: int | None = None  # real devices, whose times nobody knows: the first so many reports count; None: all
+    goes_on: bool = False  # real devices: those that have not reported by then go on, and report to a later step
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Buffered(Schedule):
     staleness_limit: int | None = setting(None, "updates that are more steps old are thrown away; unset: none", least=0)
 
     is_stale = True
+    is_real = True
 
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
@@ -63,6 +64,8 @@ class Buffered(Schedule):
 
     def plan(self, federation: Federation, state: ServerState) -> Plan:  # noqa: D102
         f, clock = federation, state.clock
+        if f.fleet.real:
+            return self._plan_real(f, state)
         working, ended, counting = list(state.jobs), list[Job](), list[Job]()
         draws = 0
         while True:
@@ -78,6 +81,16 @@ class Buffered(Schedule):
                     counting.append(job)
                 if len(counting) == self.most_updates(f.cohort):
                     return Plan(ended, counting, clock, at_work=working)
+
+    def _plan_real(self, f: Federation, state: ServerState) -> Plan:
+        """Return who works on: real devices show when they end."""
+        busy = set(f.backend.at_work())
+        working = [job for job in state.jobs if job.device in busy]  # those of an aggregator that was killed are gone
+        free = (self.at_work or f.cohort) - len(working)
+        idle = [device for device in f.backend.present() if device not in busy] if free > 0 else []
+        chosen = select_devices(f, state.round, idle, free) if free > 0 else ()
+        jobs = [*working, *(job for job, _ in start_jobs(f, state.round, list(chosen), state.clock))]
+        return Plan(jobs, jobs, state.clock, enough=self.most_updates(f.cohort), goes_on=True)
 
     def _start(
         self, f: Federation, state: ServerState, clock: float, working: list[Job], ended: list[Job], draws: int
