@@ -3,6 +3,7 @@
 For `fedlga run --backend flower` nothing here needs to be called. For an app of your own:
 
 from fedlga.flower import FedLGA                      # a strategy, in place of Flower's FedAvg
+from fedlga.flower import FedBuff                     # an asynchronous one
 from fedlga.flower import client_app, server_app      # or a whole app, with deadlines that keep unfinished work
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedlga.backends.flower.installed import turn_off_telemetry
 
 if TYPE_CHECKING:
+    from fedlga.backends.flower.fedbuff import FedBuff
     from fedlga.backends.flower.local_terms import LocalTerms
     from fedlga.backends.flower.strategies import FedDyn, FedLGA, FedNova, Scaffold
     from fedlga.experiments.flower_client import client_app
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
 
 turn_off_telemetry()  # before Flower is imported
 
-__all__ = ["FedDyn", "FedLGA", "FedNova", "LocalTerms", "Scaffold", "client_app", "server_app"]
+__all__ = ["FedBuff", "FedDyn", "FedLGA", "FedNova", "LocalTerms", "Scaffold", "client_app", "server_app"]
 
 _LAZY_IMPORTS = {
     "server_app": "fedlga.experiments.flower_server",
     "client_app": "fedlga.experiments.flower_client",
+    "FedBuff": "fedlga.backends.flower.fedbuff",
     "FedLGA": "fedlga.backends.flower.strategies",
     "FedNova": "fedlga.backends.flower.strategies",
     "Scaffold": "fedlga.backends.flower.strategies",

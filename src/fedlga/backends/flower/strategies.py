@@ -157,7 +157,7 @@ class Unequal(FedAvg):
         # A client that does not report what it was asked for is taken to have been asked for the full work.
         updates = [u if u.steps_asked else replace(u, steps_asked=max(full, u.steps)) for u in updates]
         share = 1 / (self._devices or self._connected)
-        contributions = [Contribution(u, weight=float(u.examples), share=share) for u in updates]
+        contributions = [self._weigh(u, node, share) for u, node in zip(updates, nodes, strict=True)]
         aggregation = self._aggregator.aggregate(replace(self._state, round=server_round), contributions)
         if not aggregation.used:
             return None, None
@@ -171,9 +171,17 @@ class Unequal(FedAvg):
         metrics["completed"] = len(completed)
         return self._unflatten(self._state.w), metrics
 
-    def _update(self, reply: Message) -> Update:
+    def _weigh(self, update: Update, node: int, share: float) -> Contribution:
+        """Return how a node's update counts."""
+        return Contribution(update, weight=float(update.examples), share=share)
+
+    def _find_sent(self, node: int) -> Vector:
+        """Return the weights that a node's reply began from."""
         assert self._state is not None
-        content, w = reply.content, self._state.w
+        return self._state.w
+
+    def _update(self, reply: Message) -> Update:
+        content, w = reply.content, self._find_sent(reply.metadata.src_node_id)
         numbers = [dict(record) for record in content.metric_records.values()]
         if len(numbers) != 1:
             raise Refused("it sent no metrics, or more than one record of them")
