@@ -101,6 +101,21 @@ def test_an_update_that_is_too_old_is_left_out(clock):
     assert seen[2] == (5.0, [5.5, 1.5])
 
 
+def test_one_too_many_waits_for_the_next_step(clock):
+    """All three reply at 1 s. Two make a step; the third is one step old in the next, at the same moment."""
+    grid = TimedGrid(clock, {100: 1.0, 200: 1.0, 300: 1.0})
+    seen = run(grid, 2, buffer=2, staleness_power=1.0)
+    assert len({node for _, node in grid.pushed[:3]}) == 3
+    assert [moment for moment, _ in seen] == [1.0, 2.0]
+    moves = {node: np.array(centre) / 2 for node, centre in CENTRES.items()}
+    first, second, third = (node for _, node in grid.pushed[:3])
+    w1 = (moves[first] + moves[second]) / 2
+    assert seen[0][1] == pytest.approx(w1.tolist())
+    again = grid.pushed[3][1]  # the first to be asked again, and so to reply
+    w2 = w1 + (moves[third] / 2 + (np.array(CENTRES[again]) - w1) / 2) / 2
+    assert seen[1][1] == pytest.approx(w2.tolist())
+
+
 def test_fewer_at_work(clock):
     grid = TimedGrid(clock, {100: 1.0, 200: 1.0, 300: 1.0})
     run(grid, 4, buffer=1, at_work=1)

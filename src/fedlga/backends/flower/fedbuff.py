@@ -37,6 +37,7 @@ class BufferingGrid:
         """`enough` is how many replies to training messages a round takes."""
         self._grid, self._enough = grid, enough
         self._under_way: set[str] = set()
+        self._ready: list[Message] = []  # replies that came when enough had come
         self.trains = False  # set before training messages are sent: evaluation goes straight to Flower
 
     def __getattr__(self, name: str) -> Any:
@@ -50,15 +51,15 @@ class BufferingGrid:
         self.trains = False
         self._under_way |= {name for name in self._grid.push_messages(messages) if name}
         until = None if timeout is None else time.monotonic() + timeout
-        replies: list[Message] = []
-        while self._under_way and len(replies) < self._enough:
+        while self._under_way and len(self._ready) < self._enough:
             came = list(self._grid.pull_messages(list(self._under_way)))
-            replies += came
+            self._ready += came
             self._under_way -= {reply.metadata.reply_to_message_id for reply in came}
             if until is not None and time.monotonic() >= until:
                 break
             if not came:
                 time.sleep(POLL)
+        replies, self._ready = self._ready[: self._enough], self._ready[self._enough :]
         return replies
 
 
