@@ -358,14 +358,16 @@ def name_answer(settings: dict[str, str], policy: str) -> str:
 
 
 @table
-def schedules(regime: str) -> list[Row]:
-    """Every answer with every method at its best setting, on held-out seeds, with what it cost the devices."""
+def schedules(regime: str, only: str = "") -> list[Row]:
+    """Every answer with every method, or `only` one, at its best setting, on held-out seeds, with what it cost."""
     runs = {(arm.method, arm.policy, arm.settings): arm.runs for arm in read_arms(f"schedules/{regime}")}
     paired = read_tuned(regime, "schedules")
     rows: list[Row] = []
     for arm, ((method, policy, _), records) in zip(paired, runs.items(), strict=True):
         if (arm.method, arm.policy) != (method, policy):
             raise BadTable(f"results/schedules/{regime}: paired.csv and runs.csv have their arms in another order")
+        if only not in ("", method):
+            continue
         settings = {n.rpartition(".")[2]: v for n, v in arm.settings.items()}
         verdicts = [arm.rows[m]["verdict"] for m in (ACCURACY, SLOW, TIME) if m in arm.rows]
         rows.append(

@@ -91,8 +91,8 @@ class Pairs(Schedule):
         chosen = select_devices(federation, state.round, federation.backend.present(), 2)
         (first, _), (second, _) = start_jobs(federation, state.round, list(chosen), state.clock)
         ends = first.ends + second.ends - second.started
-        jobs = [first, replace(second, started=first.ends, ends=ends)]
-        return Plan(jobs, [job for job in jobs if counts(federation, job)], ends)
+        jobs = [first, replace(second, started=first.ends)]
+        return Plan(jobs, [job for job in jobs if counts(federation, job)], ends, ends - state.clock)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class BackInTime(Schedule):
     """Broken: its clock counts down."""
 
     def plan(self, federation, state):
-        return Plan([], [], 100.0 - state.round)
+        return Plan([], [], 100.0 - state.round, 1.0)
 
 
 @dataclass(frozen=True)

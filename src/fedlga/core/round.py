@@ -110,7 +110,7 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
         metrics=metrics,
         train_loss=sum(u.train_loss for u in updates) / len(updates) if updates else None,
         seconds=elapsed,
-        simulated_seconds=elapsed if f.fleet.real else plan.clock - before.clock,
+        simulated_seconds=elapsed if f.fleet.real else plan.seconds,
         lr=f.rates.rate(before.round),
         devices=[job.device for job in ended],
         steps=[job.steps for job in ended],
@@ -218,7 +218,7 @@ def count_costs(
     if f.fleet.real:
         seconds = {u.device: u.seconds for u in updates if u.seconds is not None}
     else:
-        seconds = {job.device: job.ends - job.started for job in ended if not job.lost}
+        seconds = {job.device: job.lasts for job in ended if not job.lost}
     return {
         "device_seconds": seconds,
         "staleness": {c.update.device: c.staleness for c in used if c.staleness},

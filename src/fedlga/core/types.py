@@ -121,9 +121,14 @@ class Job:
     steps: int  # that it will have done when it ends
     steps_asked: int
     started: float  # seconds since the run began
-    ends: float
+    lasts: float  # seconds
     lost: bool = False  # it will send nothing
     slow: bool = False  # its work is unfinished at the deadline
+
+    @property
+    def ends(self) -> float:
+        """When it reports, or is lost."""
+        return self.started + self.lasts
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Plan:
     ended: Sequence[Job]  # all work that ends until then, whatever becomes of it
     counting: Sequence[Job]  # the work among it whose updates go to the policy, in the order of aggregation
     clock: float  # simulated seconds since the run began, at the step
+    seconds: float  # since the last step: kept apart from the clock, whose last digits depend on how long a run is
     times: Mapping[int, int] = field(default_factory=dict[int, int])  # how often a device was drawn, if not once
     at_work: Sequence[Job] = ()  # who goes on working after the step
     enough: int | None = None  # real devices, whose times nobody knows: the first so many reports count; None: all
@@ -111,7 +112,7 @@ def make_job(f: Federation, round: int, effort: Effort, clock: float) -> Job:
         steps=0 if lost else effort.steps_asked if f.policy.waits else effort.steps,
         steps_asked=effort.steps_asked,
         started=clock,
-        ends=clock + min(lasts, leaves),
+        lasts=min(lasts, leaves),
         lost=lost,
         slow=effort.slow,
     )
@@ -127,7 +128,7 @@ def counts(f: Federation, job: Job) -> bool:
 def cut_off(job: Job, effort: Effort, clock: float) -> Job:
     """Return a job that the aggregator ends before its time: the steps done so far are for nothing."""
     done = 0 if job.lost else min(job.steps_asked, effort.steps_after(clock - job.started))
-    return replace(job, steps=done, ends=min(job.ends, clock))
+    return replace(job, steps=done, lasts=min(job.lasts, clock - job.started))
 
 
 def last_report(f: Federation, started: Sequence[tuple[Job, Effort]]) -> float:

@@ -72,7 +72,7 @@ class Buffered(Schedule):
             clock = max(clock, self._start(f, state, clock, working, ended, draws))
             draws += 1
             if not working:  # everybody has had a turn: the aggregator steps with what it has
-                return Plan(ended, counting, clock)
+                return Plan(ended, counting, clock, clock - state.clock)
             clock = max(clock, min(job.ends for job in working))
             for job in [job for job in working if job.ends <= clock]:
                 working.remove(job)
@@ -80,7 +80,7 @@ class Buffered(Schedule):
                 if counts(f, job) and not self._is_too_old(state, job):
                     counting.append(job)
                 if len(counting) == self.most_updates(f.cohort):
-                    return Plan(ended, counting, clock, at_work=working)
+                    return Plan(ended, counting, clock, clock - state.clock, at_work=working)
 
     def _plan_real(self, f: Federation, state: ServerState) -> Plan:
         """Return who works on: real devices show when they end."""
@@ -90,7 +90,7 @@ class Buffered(Schedule):
         idle = [device for device in f.backend.present() if device not in busy] if free > 0 else []
         chosen = select_devices(f, state.round, idle, free) if free > 0 else ()
         jobs = [*working, *(job for job, _ in start_jobs(f, state.round, list(chosen), state.clock))]
-        return Plan(jobs, jobs, state.clock, enough=self.most_updates(f.cohort), goes_on=True)
+        return Plan(jobs, jobs, state.clock, 0.0, enough=self.most_updates(f.cohort), goes_on=True)
 
     def _start(
         self, f: Federation, state: ServerState, clock: float, working: list[Job], ended: list[Job], draws: int

@@ -57,14 +57,15 @@ class OverSelection(Schedule):
         started = start_jobs(f, state.round, list(selected), clock)
         if f.fleet.real:
             jobs = [job for job, _ in started]
-            return Plan(jobs, jobs, clock + last_report(f, started), enough=f.cohort)
+            return Plan(jobs, jobs, clock, 0.0, enough=f.cohort)  # a real clock says how long it takes
         # The order in which they report; sorting keeps the order of selection for those that report together.
         first = sorted((job for job, _ in started if counts(f, job)), key=lambda job: job.ends)[: f.cohort]
         enough = len(first) == f.cohort
-        end = first[-1].ends if enough else clock + last_report(f, started)
+        lasts = first[-1].lasts if enough else last_report(f, started)
+        end = clock + lasts
         taken = {job.device for job in first}
         ended = [job if job.device in taken else cut_off(job, effort, end) for job, effort in started]
-        return Plan(ended, [job for job in ended if job.device in taken], end)
+        return Plan(ended, [job for job in ended if job.device in taken], end, clock - state.clock + lasts)
 
 
 def count_asked(factor: float, cohort: int) -> int:

@@ -25,9 +25,11 @@ class Rounds(Schedule):
         selected = select_devices(f, state.round, present, f.cohort)
         started = start_jobs(f, state.round, list(selected), clock)
         jobs = [job for job, _ in started]
+        lasts = last_report(f, started)
         return Plan(
             ended=jobs,
             counting=[job for job in jobs if counts(f, job)],
-            clock=clock + last_report(f, started),
+            clock=clock + lasts,
+            seconds=clock - state.clock + lasts,
             times=selected,
         )
