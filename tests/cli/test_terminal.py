@@ -102,3 +102,23 @@ def test_progress_on_a_terminal_is_live_and_fits(tmp_path):
     for word in ("round ", "accuracy", "loss", "slow", "run folder: r"):
         assert word in text
     assert text.count("accuracy") > 3, "live: drawn more than once"
+
+
+@pytest.mark.parametrize(
+    ("bytes_up", "wasted", "text"),
+    [
+        (2_544_080_000, 0, "100 s; 2,544 MB down, 2,544 MB up"),
+        (72_000, 25, "100 s, 25% of the steps for nothing; 0.07 MB down, 0.07 MB up"),
+    ],
+)
+def test_what_a_run_cost_the_devices(bytes_up, wasted, text):
+    from fedlga.cli.terminal import _describe_costs
+
+    costs = {
+        "device_seconds": 100.0,
+        "steps": 100,
+        "steps_wasted": wasted,
+        "bytes_down": bytes_up,
+        "bytes_up": bytes_up,
+    }
+    assert _describe_costs(costs) == text
