@@ -137,7 +137,7 @@ def make_run_table(summary: Mapping[str, Any]) -> Table:
 
 def _describe_costs(s: Mapping[str, Any]) -> str:
     wasted = f", {s['steps_wasted'] / s['steps']:.0%} of the steps for nothing" if s["steps_wasted"] else ""
-    down, up = (f"{size / 1e6:,.{0 if size >= 1e7 else 2}f} MB" for size in (s["bytes_down"], s["bytes_up"]))
+    down, up = (f"{size / 1e6:,.{0 if size >= 1e7 else 2}f} MB" for size in (s["bytes_down"], s["bytes_up"]))  # noqa: PLR2004
     traffic = f"{down} down, {up} up"
     return f"{s['device_seconds']:.0f} s{wasted}; {traffic}"
 
