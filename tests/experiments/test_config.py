@@ -93,7 +93,7 @@ CHOICES: dict[str, dict[str, dict[str, Any]]] = {
         },
         "population": {
             "deadline": POSITIVE,
-            "tail": st.floats(0, 3),
+            "tail": st.just(0.0) | st.floats(0.2, 3),
             "download": st.floats(0, 100),
             "available": st.floats(0.05, 0.5),
             "swing": st.just(1.5),

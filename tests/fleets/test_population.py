@@ -214,3 +214,44 @@ def test_the_clock_waits_until_somebody_comes(tmp_path):
         plan = simulation.federation.schedule.plan(simulation.federation, simulation.start)
     assert {job.started for job in plan.ended} == {50.0}
     assert sorted(job.device for job in plan.ended) == [0, 1]
+
+
+def test_windows_that_touch_are_one(tmp_path):
+    """From 0 to 50 and from 50 to 100 of a period of 100: always there. From 90 to 100 and from 0 to 10: 20 s."""
+    text = "device,start,end\n0,0,50\n0,50,100\n1,90,100\n1,0,10\n2,0,100\n"
+    three = fleet(3, windows=write(tmp_path, text), period=100.0)
+    assert three.leaves(0, 49.0) == three.leaves(2, 99.5) == math.inf
+    assert three.leaves(1, 95.0) == pytest.approx(15.0, abs=1e-5)
+
+
+@settings(max_examples=100)
+@given(st.floats(0, 80000), st.floats(0, 1e7))
+def test_whoever_is_waited_for_is_there(start, clock):
+    """Sums are rounded: the moment of an arrival must not be just before it."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        one = fleet(1, windows=write(Path(folder), f"device,start,end\n0,{start!r},{start + 300!r}\n"))
+    moment = one.next_arrival(clock)
+    assert moment > clock
+    assert one.present(moment) == [0]
+
+
+def test_a_buffer_fills_free_places_when_devices_come(tmp_path):
+    """Device 0 works for 4,000 s. Device 1 comes at 5 s and needs 4: it makes the first step, at 9 s."""
+    windows = write(tmp_path, "device,start,end\n0,0,50000\n1,5,50000\n", "w.csv")
+    figures = write(tmp_path, "device,speed,download,upload\n0,0.01,1e9,1e9\n1,10,1e9,1e9\n", "f.csv")
+    buffered = {"schedule": "buffered", "buffer": 1, "at_work": 2, "stragglers": "wait", "deadline": 60.0}
+    files = {"windows": windows, "figures": figures, "epochs": 4, "steps_per_epoch": 10}
+    experiment = preset("digits").changed({**SMALL, **buffered, **files})
+    with simulate(experiment) as simulation:
+        plan = simulation.federation.schedule.plan(simulation.federation, simulation.start)
+    assert [job.device for job in plan.counting] == [1]
+    assert plan.clock == pytest.approx(9.0, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["speed_sigma", "tail"])
+def test_speeds_that_are_no_numbers_are_refused(name):
+    with pytest.raises(BadInput, match=f"{name}: got"):
+        Experiment(fleet="population", deadline=3.0, **{name: 1000.0 if name == "speed_sigma" else 0.001})

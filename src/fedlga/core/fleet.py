@@ -110,7 +110,7 @@ class Fleet(ABC):
         return None
 
     def next_arrival(self, clock: float) -> float:
-        """Return when the next device can be selected, if none can be now."""
+        """Return when the next device comes, after now."""
         return clock
 
     def leaves(self, device: int, clock: float) -> float:

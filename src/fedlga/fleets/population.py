@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MEGABIT = 1e6 / 8  # bytes
 DAY = 86400.0  # seconds
+MICROSECOND = 1e-6
+LEAST_TAIL = 0.2  # below it, speeds are no longer numbers
 COLUMNS = ("speed", "download", "upload")
 
 
@@ -36,7 +38,7 @@ class PopulationFleet(Fleet):
     """Phones: each with a speed, a connection, and hours of the day in which it can be asked."""
 
     speed_median: float = setting(1.7, "median of the speeds, in SGD steps a second", above=0)
-    speed_sigma: float = setting(0.6, "standard deviation of the speeds' logarithm", least=0)
+    speed_sigma: float = setting(0.6, "standard deviation of the speeds' logarithm", least=0, most=10)
     tail: float = setting(0.0, "a step takes 1 / u^(1 / tail) times as long, u uniform: a heavy tail; 0: none", least=0)
     download: float = setting(35.0, "median of download speeds, megabits a second; 0: no time", least=0)
     download_sigma: float = setting(0.5, "standard deviation of their logarithm", least=0)
@@ -59,6 +61,10 @@ class PopulationFleet(Fleet):
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
         if experiment["deadline"] is None:
             raise BadInput("deadline: fleet 'population' needs one; it takes a number of seconds above 0")
+        if 0 < settings["tail"] < LEAST_TAIL:
+            raise BadInput(
+                f"tail: got {settings['tail']:g}; it takes 0 for none, or a number of at least {LEAST_TAIL:g}"
+            )
         if settings["available"] < 1 and not settings["windows"] and _amplitude(**_pattern(settings)) > 1:
             raise BadInput(
                 f"swing: got {settings['swing']:g} with available {settings['available']:g}: devices that stay that "
@@ -163,13 +169,22 @@ class PopulationFleet(Fleet):
     def next_arrival(self, clock: float) -> float:  # noqa: D102
         assert self.hours is not None
         waits = np.mod(self.hours[:, 1] - clock, self._period)
-        return clock + float(waits.min())
+        moment = clock + float(np.where(waits > MICROSECOND, waits, waits + self._period).min())
+        while not self.present(moment):  # the sum may be rounded to just before the window opens
+            moment += MICROSECOND
+        return moment
 
     def leaves(self, device: int, clock: float) -> float:  # noqa: D102
         if self.hours is None:
             return math.inf
-        mine = self._left(clock)[self.hours[:, 0] == device]
-        return float(mine.max()) if len(mine) else 0.0
+        mine = self.hours[:, 0] == device
+        stays = 0.0
+        while stays < self._period:  # a window may go on in the next one, and at the end of the period
+            left = self._left(clock + stays + (MICROSECOND if stays else 0.0))[mine]
+            if not len(left) or left.max() <= 0:
+                return stays
+            stays += float(left.max())
+        return math.inf
 
 
 def _seconds(size: int, megabits: float) -> float:

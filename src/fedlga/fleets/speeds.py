@@ -21,7 +21,7 @@ class SpeedFleet(Fleet):
 
     speeds: tuple[float, ...] = setting((), "SGD steps a second of each device; empty: log-normal", above=0)
     speed_median: float = setting(1.0, "median of log-normal speeds", above=0)
-    speed_sigma: float = setting(0.7, "standard deviation of the speeds' logarithm", least=0)
+    speed_sigma: float = setting(0.7, "standard deviation of the speeds' logarithm", least=0, most=10)
     slow_classes: tuple[int, ...] = setting(
         (), "a device that holds examples of one of these classes is slow, all others are fast", least=0
     )

@@ -234,3 +234,13 @@ def test_what_always_holds(seconds, buffer, at_work, limit):
             started[device] += 1
     busy = {d: count * seconds[d] for d, count in started.items()}
     assert all(spent <= state.clock + 1e-9 for spent in busy.values()), "nobody works longer than there was time"
+
+
+def test_what_is_too_old_was_sent_and_is_not_kept():
+    """An update that is thrown away costs its upload; one that was computed ahead for nothing is forgotten."""
+    f, state = federation(Buffered(buffer=2, at_work=3, staleness_power=1.0, staleness_limit=1))
+    wide = replace(f, backend=Wide(f.backend), ahead={})
+    _, records = play(wide, state, 3)
+    assert (records[2].bytes_down, records[2].bytes_up) == (3 * 8, 3 * 8)
+    play(wide, state, 12)
+    assert len(wide.ahead) <= 3

@@ -32,6 +32,7 @@ class Plan:
     times: Mapping[int, int] = field(default_factory=dict[int, int])  # how often a device was drawn, if not once
     at_work: Sequence[Job] = ()  # who goes on working after the step
     enough: int | None = None  # real devices, whose times nobody knows: the first so many reports count; None: all
+    thrown_away: int = 0  # updates that were sent, and are too old to be used
     goes_on: bool = False  # real devices: those that have not reported by then go on, and report to a later step
 
 

@@ -11,8 +11,9 @@ FedBuff: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregatio
 
 Departures. With a policy that does not wait, a device reports what it has after the deadline, counted from its own
 start; `complete` then completes it within the buffer. A device works at most once on each version of the weights: one
-that has reported starts again after the next step. Devices that report at the same moment are all heard before anyone
-starts.
+that has reported starts again after the next step. Devices that report at the same moment are heard one after the
+other: when the buffer is full the aggregator steps, and free places are taken on the new weights, before the rest is
+heard.
 """
 
 from __future__ import annotations
@@ -67,20 +68,31 @@ class Buffered(Schedule):
         if f.fleet.real:
             return self._plan_real(f, state)
         working, ended, counting = list(state.jobs), list[Job](), list[Job]()
-        draws = 0
+        draws = too_old = 0
         while True:
             clock = max(clock, self._start(f, state, clock, working, ended, draws))
             draws += 1
             if not working:  # everybody has had a turn: the aggregator steps with what it has
-                return Plan(ended, counting, clock, clock - state.clock)
-            clock = max(clock, min(job.ends for job in working))
+                return Plan(ended, counting, clock, clock - state.clock, thrown_away=too_old)
+            clock = max(clock, self._next_event(f, clock, working))
             for job in [job for job in working if job.ends <= clock]:
                 working.remove(job)
                 ended.append(job)
-                if counts(f, job) and not self._is_too_old(state, job):
-                    counting.append(job)
+                if counts(f, job):
+                    if self._is_too_old(state, job):
+                        too_old += 1
+                    else:
+                        counting.append(job)
                 if len(counting) == self.most_updates(f.cohort):
-                    return Plan(ended, counting, clock, clock - state.clock, at_work=working)
+                    seconds = clock - state.clock
+                    return Plan(ended, counting, clock, seconds, at_work=working, thrown_away=too_old)
+
+    def _next_event(self, f: Federation, clock: float, working: list[Job]) -> float:
+        """Return when the next device reports; or comes, if there is work for it."""
+        first = min(job.ends for job in working)
+        if len(working) >= (self.at_work or f.cohort) or f.fleet.present(clock) is None:
+            return first
+        return min(first, f.fleet.next_arrival(clock))
 
     def _plan_real(self, f: Federation, state: ServerState) -> Plan:
         """Return who works on: real devices show when they end."""

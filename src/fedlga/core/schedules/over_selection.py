@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class OverSelection(Schedule):
     """A factor more devices than the cohort are asked, and the first to finish count; what the others did is wasted."""
 
-    factor: float = setting(1.3, "devices that are asked for each one of the cohort", least=1)
+    factor: float = setting(1.3, "devices that are asked for each one of the cohort", least=1, most=100)
 
     policies = ("wait", "drop")
     is_real = True
