@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedlga.core.registry import find, names_of
-from fedlga.core.round import run_rounds
+from fedlga.core.round import assign, run_rounds
 from fedlga.experiments.presets import preset
 from fedlga.experiments.run import load_for_resume, run_and_record
 from fedlga.experiments.simulation import simulate
@@ -110,10 +110,20 @@ def test_a_checkpoint_holds_what_devices_at_work_began_from(tmp_path):
 @pytest.mark.parametrize("title", SCHEDULES)
 def test_all_schedules_meet_the_same_devices(title):
     """How fast a device is, who drops out and which batches it sees depend on the seed alone."""
-    other = {"rounds": {}, title: SCHEDULES[title]}
-    speeds = []
-    for settings in other.values():
-        e = preset("digits").changed({**UNEQUAL, "method": "fedavg", "stragglers": "wait", **settings})
+    first = []
+    for settings in ({}, SCHEDULES[title]):
+        e = preset("digits").changed({**UNEQUAL, "dropout": 0.3, "method": "fedavg", "stragglers": "wait", **settings})
         with simulate(e.changed({"backend": "serial"})) as simulation:
-            speeds.append(simulation.federation.fleet.speed_of)
-    assert speeds[0] == speeds[1]
+            f = simulation.federation
+            plan = f.schedule.plan(f, simulation.start)
+            jobs = {job.device: job for job in (*plan.ended, *plan.at_work)}
+            updates = f.backend.run([assign(f, simulation.start, job) for job in jobs.values()])
+            first.append((jobs, {update.device: update.delta for update in updates}))
+    common = set(first[0][0]) & set(first[1][0])
+    assert len(common) >= 4
+    for device in common:
+        before, after = (jobs[device] for jobs, _ in first)
+        assert (before.steps_asked, before.lost, before.slow) == (after.steps_asked, after.lost, after.slow)
+        if before.steps == after.steps:  # over-selection ends some of them earlier
+            assert torch.equal(first[0][1][device], first[1][1][device]), "the same batches, from the same weights"
+    assert sum(first[0][0][d].steps == first[1][0][d].steps > 0 for d in common) >= 2

@@ -21,23 +21,14 @@ from hypothesis import strategies as st
 from fedlga.core.settings import BadInput
 from fedlga.experiments.arms import Arm
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.criteria import CRITERIA, Criterion, check_by, find_criterion
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_summary
+from fedlga.experiments.search import Point, SearchState, Trial, choose, find_beyond, grid_points, next_trials
 from fedlga.experiments.tune import (
-    CRITERIA,
-    Criterion,
-    Point,
-    SearchState,
-    Trial,
     TuningPlan,
-    check_by,
-    choose,
     chosen_arms,
-    find_beyond,
-    find_criterion,
-    grid_points,
     held_out_plan,
-    next_trials,
     plan_tuned,
     read_search,
     run_tuning,

@@ -56,7 +56,7 @@ def test_without_a_connection_it_is_the_fleet_of_speeds():
 
 
 def test_draws_are_as_asked():
-    many = fleet(20000, size=int(1e6 / 8), likeness=0.45)
+    many = fleet(20000, size=int(1e6 / 8), correlation=0.45)
     speeds = np.log(many.speed_of)
     down, up = np.log(np.asarray(many.transfer_of)).T  # seconds for a megabit: the inverse of megabits a second
     assert np.exp(np.median(speeds)) == pytest.approx(1.7, rel=0.03)
@@ -77,7 +77,7 @@ def test_a_heavy_tail():
 
 @pytest.mark.parametrize(("available", "swing", "fullest"), [(0.15, 4.0, 3.0), (0.5, 2.0, 15.0), (0.9, 1.0, 0.0)])
 def test_the_share_that_is_there_follows_the_day(available, swing, fullest):
-    many = fleet(20000, available=available, swing=swing, fullest=fullest)
+    many = fleet(20000, available=available, swing=swing, fullest_hour=fullest)
     depth = (swing - 1) / (swing + 1)
     for hour in range(0, 48, 3):
         share = len(many.present(hour * 3600.0)) / 20000
@@ -131,15 +131,15 @@ def test_figures_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        ("figures", "", "takes rows with the columns device, and speed"),
-        ("figures", "speed\n1\n", "takes rows with the columns device, and speed"),
+        ("figures", "", "has no rows; it takes columns device, and speed"),
+        ("figures", "speed\n1\n", "has no column device; it takes device, and speed"),
         ("figures", "device,speed\n3,1\n", "line 2 of .*: there is no device '3'; it takes 0 to 2"),
         ("figures", "device,speed\n0,x\n", "speed is 'x'; it takes a number"),
         ("figures", "device,speed\n0,0\n", "speed is 0; it takes a finite number above 0"),
         ("figures", "device,speed\n0,nan\n", "speed is nan"),
         ("figures", "device,speed\n0,1\n0,2\n", "line 3 of .*: device 0 stands there twice"),
         ("figures", "device,pace\n0,1\n", "has a column 'pace'"),
-        ("windows", "device,start\n0,1\n", "takes rows with the columns device, start and end"),
+        ("windows", "device,start\n0,1\n", "has no column end; it takes device, start and end"),
         ("windows", "device,start,end\n0,5,5\n", "from 5 to 5; a window starts within the period"),
         ("windows", "device,start,end\n0,5,inf\n", "end is inf"),
         ("windows", "device,start,end\n0,0,90000\n", "from 0 to 90000"),

@@ -30,6 +30,7 @@ def fedlga(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.Captur
 
     def call(*words: Any) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedlga", *map(str, words)])
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)  # not `python -m pytest`
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = capfd.readouterr()

@@ -73,21 +73,12 @@ def tune(
     from fedlga.experiments.arms import pair_arms, parse_arm
     from fedlga.experiments.compare import find_metric, read_summaries
     from fedlga.experiments.config import BETTER, Experiment, parse_seeds
+    from fedlga.experiments.criteria import check_by, find_criterion
     from fedlga.experiments.paired import compare_arms, write_paired
     from fedlga.experiments.run import check_free, new_folder
+    from fedlga.experiments.search import MOST_WIDENINGS
     from fedlga.experiments.simulation import load_data
-    from fedlga.experiments.tune import (
-        FIXED,
-        HELD_OUT,
-        MOST_WIDENINGS,
-        PLAN,
-        TuningPlan,
-        check_by,
-        find_criterion,
-        held_out_plan,
-        run_tuning,
-        start,
-    )
+    from fedlga.experiments.tune import FIXED, HELD_OUT, PLAN, TuningPlan, held_out_plan, run_tuning, start
 
     workers = check_settings("", Experiment, {"workers": flags.pop("workers") or 0})["workers"]
     changes = collect_changes(flags, sets)
@@ -171,8 +162,8 @@ def tune(
 
 def check_criterion(plan: TuningPlan, by: str, data: TaskData) -> None:
     """Raise BadInput if the runs of a plan cannot be judged as --by says."""
+    from fedlga.experiments.criteria import NO_TARGET, check_by, refuse_slow
     from fedlga.experiments.simulation import bind_task, fit_experiment, make_fleet, split_data
-    from fedlga.experiments.tune import NO_TARGET, check_by, refuse_slow
     from fedlga.learning.metrics import LOSS
 
     first, problem = fit_experiment(bind_task(plan.arms[0].experiment(plan.base, plan.seeds[0]), None), data)
@@ -216,7 +207,7 @@ def parse_grid(text: str) -> tuple[str, list[Any]]:
 
 def describe(plan: TuningPlan, folder: Path) -> str:
     """Return what is about to run, in a line."""
-    from fedlga.experiments.tune import grid_points
+    from fedlga.experiments.search import grid_points
 
     points = sum(len(grid_points(plan.grid_of(arm))) for arm in plan.arms)
     return (

@@ -52,7 +52,7 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
-    def run_on(self, assignments: Sequence[Assignment], count: int) -> Iterable[Update]:
+    def run_buffered(self, assignments: Sequence[Assignment], count: int) -> Iterable[Update]:
         """Send assignments, and yield updates as they come, until `count` good ones have come: of real devices only.
 
         The other devices go on working, and their updates come in a later call.
@@ -60,7 +60,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def at_work(self) -> Sequence[int]:
-        """Return the real devices whose updates are still to come in a later call of `run_on`."""
+        """Return the real devices whose updates are still to come in a later call of `run_buffered`."""
         return ()
 
     @abstractmethod

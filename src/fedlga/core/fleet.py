@@ -131,3 +131,18 @@ class Fleet(ABC):
         if waits:
             return slowest
         return deadline if any(e.lost for e in efforts) else min(deadline, slowest)
+
+
+@dataclass(frozen=True)
+class SteadyFleet(Fleet):
+    """A fleet whose devices can do the same in every round. A subclass implements `effort`."""
+
+    @abstractmethod
+    def effort(self, device: int) -> Effort:
+        """Return what a device would do in any round, ignoring drop-outs."""
+
+    def efforts(self, round: int, devices: Sequence[int]) -> list[Effort]:  # noqa: D102
+        return [self.effort(device) for device in devices]
+
+    def always_slow(self) -> list[int]:  # noqa: D102
+        return [device for device in range(self.workload.devices) if self.effort(device).slow]

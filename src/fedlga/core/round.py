@@ -125,7 +125,7 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
         bounded=aggregation.bounded,
         late=incidents.late,
         refused=incidents.refused,
-        **count_costs(f, before, ended, len(updates) + plan.thrown_away, used, updates),
+        **count_costs(f, before, plan, ended, updates, used),
         audit=aggregation.audit,
         diverged=diverged,
         note="; ".join(filter(None, notes)) or None,
@@ -143,7 +143,7 @@ def run_jobs(f: Federation, state: ServerState, plan: Plan) -> Iterator[tuple[Jo
         jobs = {job.device: job for job in plan.counting}
         at_work = set(f.backend.at_work())
         new = [assign(f, state, job) for job in plan.counting if job.device not in at_work]
-        yield from ((jobs[update.device], update) for update in f.backend.run_on(new, plan.enough))
+        yield from ((jobs[update.device], update) for update in f.backend.run_buffered(new, plan.enough))
         return
     needed = {(job.round, job.device) for job in (*plan.counting, *plan.at_work)}
     for unused in set(f.ahead) - needed:  # it became too old
@@ -214,12 +214,12 @@ def observe(plan: Plan, updates: Sequence[Update]) -> list[Job]:
 def count_costs(
     f: Federation,
     state: ServerState,
+    plan: Plan,
     ended: Sequence[Job],
-    sent: int,
-    used: Sequence[Contribution],
     updates: Sequence[Update],
+    used: Sequence[Contribution],
 ) -> dict[str, Any]:
-    """Return what a step cost the devices, as fields of its record; `sent` is how many of them sent an update."""
+    """Return what a step cost the devices, as fields of its record; `ended` are the jobs as they really ended."""
     down, up = count_bytes(f.aggregator.method, len(state.w), 0 if state.buffers is None else len(state.buffers))
     went_in = {c.update.device for c in used}
     wasted = [job for job in ended if job.steps > 0 and job.device not in went_in]
@@ -233,7 +233,7 @@ def count_costs(
         "wasted": [job.device for job in wasted],
         "steps_wasted": sum(job.steps for job in wasted),
         "bytes_down": down * len(ended),
-        "bytes_up": up * sent,
+        "bytes_up": up * (len(updates) + plan.thrown_away),
     }
 
 

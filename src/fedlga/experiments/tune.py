@@ -7,17 +7,15 @@ choice.toml         the arms with their chosen settings
 held-out/           the chosen arms on the held-out seeds: a comparison, with its tables
 
 What to run next is a function of the results that are there. So an interrupted search continues, and no result of a
-held-out seed can enter a choice: `next_trials` and `choose` never see one.
+held-out seed can enter a choice: the functions of `search` never see one.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import statistics
 import tomllib
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,122 +24,13 @@ from fedlga.core.settings import BadInput
 from fedlga.experiments.arms import Arm, check_different, format_settings
 from fedlga.experiments.compare import Plan, write_tables
 from fedlga.experiments.config import Experiment, names_in_use
-from fedlga.experiments.measures import is_percentage
+from fedlga.experiments.criteria import CRITERIA, Criterion
 from fedlga.experiments.parallel import Job, Outcome, RunPool
 from fedlga.experiments.records import read_summary
+from fedlga.experiments.search import MOST_WIDENINGS, Grid, Point, Scores, SearchState, grid_points, next_trials
 
 PLAN, CHOICE, TABLE, SEARCH, HELD_OUT = "tuning.toml", "choice.toml", "tuning.csv", "search", "held-out"
-MOST_WIDENINGS = 3  # times that a grid grows because the best point is at its edge
 FIXED = ("method", "stragglers", "seed", "backend")  # what a search sets itself: no grid can hold it
-NO_TARGET = "--by: got 'time', and the experiment has no target; set one with --target"
-
-Point = tuple[tuple[str, Any], ...]  # settings with their values: (("lr", 0.03), ("mu", 0.1))
-Grid = Mapping[str, Sequence[Any]]
-Scores = Mapping[Point, Mapping[int, float]]  # by point and tuning seed; lower is better
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """What makes a setting the best: a cost to make small."""
-
-    name: str
-    meaning: str  # with {metric} for the name of the target metric
-    tie: float  # points whose mean cost is this close to the best are tied: the one with the least spread is chosen
-    margin: float  # after each seed, points that are further behind the best than this leave the race
-    relative: bool  # tie and margin are shares of the best cost, and no costs themselves
-
-    def describe(self, metric: str) -> str:
-        """Return what a setting is chosen by, in words."""
-        return self.meaning.format(metric=metric)
-
-    def for_metric(self, metric: str) -> Criterion:
-        """Return the criterion with a tie and a margin that fit the metric: fixed ones are for percentages only."""
-        if self.relative or is_percentage(metric):
-            return self
-        return replace(self, tie=CRITERIA["metric"].tie, margin=CRITERIA["metric"].margin, relative=True)
-
-    def cost(self, e: Experiment, summary: Mapping[str, Any]) -> float:
-        """Return the cost of one run: infinite if it diverged, or if what it is judged by is no number."""
-        metric = str(summary.get("metric", "accuracy"))
-        if summary["diverged"]:
-            return math.inf
-        if self.name == "time":
-            return _time_to_target(metric, summary, summary.get("target", e.target))
-        value = summary[f"closing_{metric}_slow" if self.name == "slow" else f"closing_{metric}"]
-        if value is None and self.name == "slow":
-            raise refuse_slow(metric, f"{metric} is not known for the devices that are always slow")
-        if value is None or not math.isfinite(value):
-            return math.inf
-        if summary.get("better") == "lower":
-            return value
-        return 1 - value if is_percentage(metric) else -value
-
-    def limit(self, costs: Collection[float], room: float) -> float:
-        """Return the highest cost that is at most `room` above the best of the costs.
-
-        A share of the best needs a best above zero. Where there is none, as for an R² that is around zero, it is a
-        share of the distance between the best and the median; or between the best and zero, if that is further.
-        """
-        best = min(costs)
-        if not self.relative:
-            return best + room
-        if best > 0:
-            return best + room * best
-        median = statistics.median(cost for cost in costs if math.isfinite(cost))
-        return best + room * (max(median, 0.0) - best)
-
-
-def _time_to_target(metric: str, summary: Mapping[str, Any], target: float | None) -> float:
-    """Return the simulated seconds to the target.
-
-    A run that never reached it counts as later than every run that did; and the later, the further it was away.
-    """
-    if target is None:
-        raise BadInput(NO_TARGET)
-    seconds, best = summary["simulated_seconds_to_target"], summary[f"best_{metric}"]
-    if seconds is not None:
-        return seconds
-    missing = abs(target - best) if best is not None and math.isfinite(best) else abs(target)
-    return summary["simulated_seconds"] * (1 + (missing if is_percentage(metric) else missing / (abs(target) or 1.0)))
-
-
-CRITERIA = {
-    c.name: c
-    for c in (
-        Criterion("accuracy", "mean {metric} over the last fifth of the simulated time", 0.002, 0.03, relative=False),
-        Criterion("metric", "mean {metric} over the last fifth of the simulated time", 0.002, 0.1, relative=True),
-        Criterion(
-            "slow",
-            "mean {metric} over the last fifth of the simulated time, on data like that of the always slow devices",
-            0.002,
-            0.03,
-            relative=False,
-        ),
-        Criterion("time", "simulated seconds to the target", 0.02, 0.5, relative=True),
-    )
-}
-
-
-def find_criterion(by: str | None, metric: str | None) -> Criterion:
-    """Return the criterion that --by names; any other name can only be the target metric's: see `check_by`.
-
-    `metric` is the target metric, or None if only the data of a task will tell.
-    """
-    by = by or ("accuracy" if metric == "accuracy" else "metric")
-    return CRITERIA.get(by, CRITERIA["metric"])
-
-
-def check_by(by: str, metric: str, metrics: Collection[str]) -> None:
-    """Raise BadInput if --by names neither a criterion nor the target metric; `metrics` are all that there are."""
-    if by in (metric, "metric", "slow", "time"):
-        return
-    other = f", or {by} with --set metric={by}" if by in metrics else ""
-    raise BadInput(f"--by: got {by!r}, and the target metric is {metric}; it takes {metric}, slow or time{other}")
-
-
-def refuse_slow(metric: str, why: str = "no device of this fleet is always slow") -> BadInput:
-    """Return the error for --by slow where nothing is known about slow devices."""
-    return BadInput(f"--by: got 'slow', and {why}; it takes {metric} or time")
 
 
 @dataclass(frozen=True)
@@ -234,120 +123,6 @@ class TuningPlan:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{option}: {str(folder / PLAN)!r} is damaged ({error!r})") from error
-
-
-# What to run next, and what to choose: functions of the scores alone
-
-
-def grid_points(grid: Grid) -> list[Point]:
-    """Return all points of a grid."""
-    return [tuple(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run that the search asks for."""
-
-    point: Point
-    seed: int
-
-
-@dataclass(frozen=True)
-class SearchState:
-    """How far the search of one arm is."""
-
-    points: Sequence[Point]  # the grid, and what was added beyond its edges
-    trials: Sequence[Trial]  # to run next; empty: the search is over
-    best: Point | None  # the choice, when the search is over
-    at_edge: Sequence[str]  # settings in which a neighbour of the best was not tried, such as one beyond the highest
-
-
-def next_trials(
-    grid: Grid,
-    scores: Scores,
-    seeds: Sequence[int],
-    criterion: Criterion,
-    widenings: int = MOST_WIDENINGS,
-    fits: Callable[[Point], bool] = lambda point: True,
-) -> SearchState:
-    """Return what to run next, given the scores so far; when there is nothing left to run, the best point.
-
-    `fits` says whether a point beyond the grid is within the limits of its settings.
-
-    All points run on the first seed. After each seed, points that are more than the criterion's margin behind the best
-    on the same seeds leave the race. When the rest have all seeds and neighbours of the best were not tried, as at an
-    edge, these race against the rest. A point that has all seeds cannot leave any more: one that a neighbour beat on
-    the first seed may be better over all of them.
-    """
-    points = grid_points(grid)
-    entering, finalists = points, list[Point]()
-    for widening in range(widenings + 1):
-        racing = [*finalists, *entering]
-        for done, seed in enumerate(seeds, start=1):
-            if missing := [Trial(p, seed) for p in racing if seed not in scores.get(p, {})]:
-                return SearchState(points, missing, None, [])
-            costs = {p: statistics.fmean(scores[p][s] for s in seeds[:done]) for p in racing}
-            limit = criterion.limit(costs.values(), criterion.margin)
-            racing = [p for p in racing if p in finalists or costs[p] <= limit]
-        finalists = racing
-        chosen = choose(scores, finalists, seeds, criterion)
-        beyond = {point: name for point, name in find_beyond(points, chosen).items() if fits(point)}
-        if not beyond or widening == widenings:
-            return SearchState(points, [], chosen, list(dict.fromkeys(beyond.values())))
-        points, entering = [*points, *beyond], list(beyond)
-    raise AssertionError("the last widening returns")
-
-
-def choose(scores: Scores, racing: Sequence[Point], seeds: Sequence[int], criterion: Criterion) -> Point:
-    """Return the best point: the least mean cost; among ties, the least spread over the seeds."""
-    costs = {p: [scores[p][seed] for seed in seeds] for p in racing}
-    means = {p: statistics.fmean(values) for p, values in costs.items()}
-    limit = criterion.limit(means.values(), criterion.tie)
-    tied = [p for p in racing if means[p] <= limit]
-
-    def spread(p: Point) -> tuple[float, float]:
-        return max(costs[p]) - min(costs[p]), means[p]
-
-    return min(tied, key=spread)
-
-
-def find_beyond(points: Sequence[Point], best: Point) -> dict[Point, str]:
-    """Return the neighbours of the best point that were not tried, with the setting in which each differs from it.
-
-    A neighbour has the next lower or next higher value of one setting. Beyond the lowest and the highest it is one
-    step further: the ratio of the last two, because rates are tried on a logarithmic scale. A setting with one value,
-    or with one that is not a positive number, has no next value.
-
-    Of a grid, only points beyond its edges were not tried. Of a point that was added beyond an edge, others were not
-    tried either: the best rate may be another one there.
-    """
-    beyond: dict[Point, str] = {}
-    for index, (name, value) in enumerate(best):
-        values: list[Any] = list({p[index][1] for p in points})
-        if len(values) < 2 or not all(_is_positive(v) for v in values):  # noqa: PLR2004
-            continue
-        numbers = sorted(values)
-        place, last = numbers.index(value), len(numbers) - 1
-        below = numbers[place - 1] if place > 0 else _round_beyond(value, value * value / numbers[1])
-        above = numbers[place + 1] if place < last else _round_beyond(value, value * value / numbers[-2])
-        for next_value in (below, above):
-            point = (*best[:index], (name, next_value), *best[index + 1 :])
-            if point not in points:
-                beyond[point] = name
-    return beyond
-
-
-def _round_beyond(value: float, further: float) -> float:
-    """Return `further` with as few digits as leave it on its side of `value`: 1.6 as 2, but 1.21 as 1.2 beyond 1.1."""
-    rounded = (float(f"{further:.{digits}g}") for digits in range(1, 17))
-    return next((number for number in rounded if number != value and (number > value) == (further > value)), further)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-# The runs
 
 
 @dataclass(frozen=True)

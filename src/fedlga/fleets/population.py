@@ -7,7 +7,6 @@ independently, as in FLASH (Yang et al. 2021).
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from fedlga.core.fleet import Effort, Fleet, whole_steps
+from fedlga.core.fleet import Effort, SteadyFleet, whole_steps
 from fedlga.core.randomness import Stream, generator
 from fedlga.core.settings import BadInput, setting
+from fedlga.fleets.files import read_rows
 from fedlga.fleets.speeds import draw_speeds
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ COLUMNS = ("speed", "download", "upload")
 
 @final
 @dataclass(frozen=True)
-class PopulationFleet(Fleet):
+class PopulationFleet(SteadyFleet):
     """Phones: each with a speed, a connection, and hours of the day in which it can be asked."""
 
     speed_median: float = setting(1.7, "median of the speeds, in SGD steps a second", above=0)
@@ -44,10 +44,10 @@ class PopulationFleet(Fleet):
     download_sigma: float = setting(0.5, "standard deviation of their logarithm", least=0)
     upload: float = setting(26.0, "median of upload speeds, megabits a second; 0: no time", least=0)
     upload_sigma: float = setting(0.7, "standard deviation of their logarithm", least=0)
-    likeness: float = setting(0.45, "correlation of the two logarithms", least=-1, most=1)
+    correlation: float = setting(0.45, "correlation of the two logarithms", least=-1, most=1)
     available: float = setting(1.0, "mean share of the devices that are there; 1: all, always", above=0, most=1)
     swing: float = setting(4.0, "share that is there in the fullest hour, over that in the emptiest", least=1)
-    fullest: float = setting(3.0, "the hour of the day in which most devices are there", least=0, below=24)
+    fullest_hour: float = setting(3.0, "the hour of the day in which most devices are there", least=0, below=24)
     start_hour: float = setting(0.0, "the hour of the day in which the run begins", least=0, below=24)
     figures: str = setting("", "a CSV file: device, and speed, download or upload, which replace draws; empty: none")
     windows: str = setting("", "a CSV file: device, start and end in seconds, when a device is there; empty: none")
@@ -65,7 +65,11 @@ class PopulationFleet(Fleet):
             raise BadInput(
                 f"tail: got {settings['tail']:g}; it takes 0 for none, or a number of at least {LEAST_TAIL:g}"
             )
-        if settings["available"] < 1 and not settings["windows"] and _amplitude(**_pattern(settings)) > 1:
+        if (
+            settings["available"] < 1
+            and not settings["windows"]
+            and _amplitude(settings["available"], settings["swing"]) > 1
+        ):
             raise BadInput(
                 f"swing: got {settings['swing']:g} with available {settings['available']:g}: devices that stay that "
                 "long cannot be so unevenly spread; it takes a smaller one"
@@ -104,7 +108,7 @@ class PopulationFleet(Fleet):
         """The seconds that every device needs for its download and its upload."""
         w = self.workload
         first, second = generator(w.seed, Stream.NETWORK).standard_normal((2, w.devices))
-        both = self.likeness * first + math.sqrt(1 - self.likeness**2) * second
+        both = self.correlation * first + math.sqrt(1 - self.correlation**2) * second
         down = self._replace("download", self.download * np.exp(self.download_sigma * first))
         up = self._replace("upload", self.upload * np.exp(self.upload_sigma * both))
         return [
@@ -112,13 +116,7 @@ class PopulationFleet(Fleet):
             for device_down, device_up in zip(down, up, strict=True)
         ]
 
-    def efforts(self, round: int, devices: Sequence[int]) -> list[Effort]:  # noqa: D102
-        return [self._effort(d) for d in devices]
-
-    def always_slow(self) -> list[int]:  # noqa: D102
-        return [d for d in range(self.workload.devices) if self._effort(d).slow]
-
-    def _effort(self, device: int) -> Effort:
+    def effort(self, device: int) -> Effort:  # noqa: D102
         asked, speed = self.workload.steps[device], self.speed_of[device]
         down, up = self.transfer_of[device]
         done = max(0, min(asked, whole_steps((self.workload.deadline - down - up) * speed)))
@@ -138,7 +136,7 @@ class PopulationFleet(Fleet):
         if self.available == 1:
             return None
         length = self.available * DAY
-        middle = self._draw_middles() * DAY + (self.fullest - self.start_hour) * 3600.0
+        middle = self._draw_middles() * DAY + (self.fullest_hour - self.start_hour) * 3600.0
         starts = np.mod(middle - length / 2, DAY)
         return np.stack([np.arange(self.workload.devices), starts, starts + length], axis=1)
 
@@ -191,10 +189,6 @@ def _seconds(size: int, megabits: float) -> float:
     return size / (megabits * MEGABIT) if megabits else 0.0
 
 
-def _pattern(settings: Mapping[str, Any]) -> dict[str, float]:
-    return {"available": settings["available"], "swing": settings["swing"]}
-
-
 def _amplitude(available: float, swing: float) -> float:
     """Return how unevenly the middles of the devices' hours are spread.
 
@@ -205,18 +199,6 @@ def _amplitude(available: float, swing: float) -> float:
 
 
 # Files
-
-
-def _read_rows(what: str, path: Path, columns: set[str], takes: str) -> list[tuple[str, dict[str, str]]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"{what}: cannot read {str(path)!r} ({reason})") from error
-    if not rows or not columns <= set(rows[0]):
-        raise BadInput(f"{what}: {str(path)!r} takes rows with the columns {takes}")
-    return [(f"{what}: line {line} of {str(path)!r}", row) for line, row in enumerate(rows, start=2)]
 
 
 def _read_number(where: str, row: Mapping[str, str], column: str, *, above: float = 0.0) -> float:
@@ -241,7 +223,7 @@ def read_figures(path: Path, devices: int) -> dict[str, dict[int, float]]:
     figures: dict[str, dict[int, float]] = {column: {} for column in COLUMNS}
     seen: set[int] = set()
     takes = "device, and speed (steps a second), download or upload (megabits a second)"
-    for where, row in _read_rows("figures", path, {"device"}, takes):
+    for where, row in read_rows("figures", path, {"device"}, takes):
         device = _read_device(where, row, devices)
         if device in seen:
             raise BadInput(f"{where}: device {device} stands there twice")
@@ -257,7 +239,7 @@ def read_figures(path: Path, devices: int) -> dict[str, dict[int, float]]:
 def read_windows(path: Path, devices: int, period: float) -> Array:
     """Return when devices are there, from a CSV file: rows of device, start and end."""
     rows: list[tuple[float, float, float]] = []
-    for where, row in _read_rows("windows", path, {"device", "start", "end"}, "device, start and end (seconds)"):
+    for where, row in read_rows("windows", path, {"device", "start", "end"}, "device, start and end (seconds)"):
         device = _read_device(where, row, devices)
         start, end = (_read_number(where, row, column) for column in ("start", "end"))
         if not start < end or end - start > period or start >= period:

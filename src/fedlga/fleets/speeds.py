@@ -9,14 +9,14 @@ from typing import Any, final
 
 import numpy as np
 
-from fedlga.core.fleet import Effort, Fleet, whole_steps
+from fedlga.core.fleet import Effort, SteadyFleet, whole_steps
 from fedlga.core.randomness import Stream, generator
 from fedlga.core.settings import BadInput, setting
 
 
 @final
 @dataclass(frozen=True)
-class SpeedFleet(Fleet):
+class SpeedFleet(SteadyFleet):
     """Each device has a speed, in SGD steps a second, for the whole run; how far it gets follows from the deadline."""
 
     speeds: tuple[float, ...] = setting((), "SGD steps a second of each device; empty: log-normal", above=0)
@@ -57,13 +57,7 @@ class SpeedFleet(Fleet):
             self.workload.seed, self.workload.devices, self.speed_median, self.speed_sigma
         )
 
-    def efforts(self, round: int, devices: Sequence[int]) -> list[Effort]:  # noqa: D102
-        return [self._effort(d) for d in devices]
-
-    def always_slow(self) -> list[int]:  # noqa: D102
-        return [d for d in range(self.workload.devices) if self._effort(d).slow]
-
-    def _effort(self, device: int) -> Effort:
+    def effort(self, device: int) -> Effort:  # noqa: D102
         asked, speed = self.workload.steps[device], self.speed_of[device]
         return Effort(device, min(asked, whole_steps(self.workload.deadline * speed)), asked, asked / speed)
 

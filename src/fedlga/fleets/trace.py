@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, final
 
 from fedlga.core.fleet import Effort, Fleet, whole_steps
 from fedlga.core.settings import BadInput, setting
+from fedlga.fleets.files import read_rows
 
 Key = tuple[int, int]  # round and device, both from 0
 
@@ -52,23 +52,12 @@ class TraceFleet(Fleet):
 
 def read_trace(path: Path, devices: int, epochs: int, deadline: float) -> dict[Key, tuple[float, float]]:
     """Read a CSV with columns round (from 1), device (from 0), and epochs (done) or seconds (for all the work)."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"trace: cannot read {str(path)!r} ({_reason(error)})") from error
-    if not rows:
-        raise BadInput(f"trace: {str(path)!r} has no rows; it takes columns round, device, and epochs or seconds")
-    columns = set(rows[0])
-    measure = "epochs" if "epochs" in columns else "seconds"
-    if missing := {"round", "device", measure} - columns:
-        raise BadInput(
-            f"trace: {str(path)!r} has no column {', '.join(sorted(missing))}; "
-            "it takes round, device, and epochs or seconds"
-        )
     recording: dict[Key, tuple[float, float]] = {}
-    for line, row in enumerate(rows, start=2):
-        where = f"trace: line {line} of {str(path)!r}"
+    rows = read_rows("trace", path, {"round", "device"}, "round, device, and epochs or seconds")
+    measure = "epochs" if "epochs" in rows[0][1] else "seconds"
+    if measure not in rows[0][1]:
+        raise BadInput(f"trace: {str(path)!r} has no column seconds; it takes round, device, and epochs or seconds")
+    for where, row in rows:
         try:
             key, value = (int(row["round"]) - 1, int(row["device"])), float(row[measure])
         except (TypeError, ValueError) as error:
@@ -86,7 +75,3 @@ def read_trace(path: Path, devices: int, epochs: int, deadline: float) -> dict[K
         share = value / epochs if measure == "epochs" else min(1.0, deadline / value)
         recording[key] = share, value if measure == "seconds" else (deadline / share if share > 0 else math.inf)
     return recording
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

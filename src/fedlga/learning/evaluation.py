@@ -73,8 +73,7 @@ class TestSet:
     @property
     def keeps_targets(self) -> bool:
         """Whether the outputs go with targets that only batches have: those of a lazy dataset, as it collates them."""
-        quick = self.examples.in_memory is not None or getattr(self.examples, "knows_targets", False)
-        return self.keeps_outputs and not quick
+        return self.keeps_outputs and not self.examples.knows_targets
 
     @property
     def each_metrics(self) -> list[NamedMetric]:

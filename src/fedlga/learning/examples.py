@@ -13,6 +13,7 @@ import torch
 
 from fedlga.core.settings import BadInput
 from fedlga.learning.accelerator import CPU
+from fedlga.learning.task import describe_error
 from fedlga.learning.trees import Tree, describe_tree, join_trees, leaves_of, map_tree
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ class Examples(ABC):
         """The examples as tensors, if they are."""
         return None
 
+    @property
+    @abstractmethod
+    def knows_targets(self) -> bool:
+        """Whether `targets` is quick."""
+
 
 @final
 class TensorExamples(Examples):
@@ -93,6 +99,10 @@ class TensorExamples(Examples):
     @property
     def in_memory(self) -> TensorExamples:  # noqa: D102
         return self
+
+    @property
+    def knows_targets(self) -> bool:  # noqa: D102
+        return True
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         if isinstance(self.inputs, torch.Tensor) and isinstance(self._targets, torch.Tensor):  # no tree to walk
@@ -140,8 +150,7 @@ class LazyExamples(Examples):
         return join_trees(pieces)
 
     @property
-    def knows_targets(self) -> bool:
-        """Whether `targets` is quick."""
+    def knows_targets(self) -> bool:  # noqa: D102
         return self._known_targets is not None
 
     def item(self, row: int) -> Any:
@@ -160,7 +169,7 @@ class LazyExamples(Examples):
         except BadInput:
             raise
         except Exception as error:  # a dataset of the user's own may raise anything
-            raise BadInput(f"data(): {_list_some(numbers)} cannot be read ({_describe(error)})") from error
+            raise BadInput(f"data(): {_list_some(numbers)} cannot be read ({describe_error(error)})") from error
         return self._make_batch(items, numbers)
 
     def _make_batch(self, items: list[Any], numbers: Sequence[int]) -> Batch:
@@ -169,7 +178,7 @@ class LazyExamples(Examples):
         try:
             batch = self.collate(items)
         except Exception as error:
-            raise BadInput(f"{name}{'' if own else ' failed'} ({_describe(error)})") from error
+            raise BadInput(f"{name}{'' if own else ' failed'} ({describe_error(error)})") from error
         pair: Any = batch
         if not isinstance(pair, list | tuple) or len(cast("Sequence[Any]", pair)) != 2:  # noqa: PLR2004
             raise BadInput(f"{name} gave {describe_tree(pair)}; it takes a pair, (inputs, targets)")
@@ -207,11 +216,6 @@ def _find_not_finite(tree: Tree, numbers: Sequence[int]) -> Sequence[int]:
 def _list_some(numbers: Sequence[int]) -> str:
     some = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")  # noqa: PLR2004
     return f"row{'s' if len(numbers) > 1 else ''} {some}"
-
-
-def _describe(error: BaseException) -> str:
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def move_batch(batch: Batch, device: torch.device) -> Batch:

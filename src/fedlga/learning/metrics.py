@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from fedlga.core.settings import BadInput, suggest
 from fedlga.learning.forms import align_targets, aligned, broadcasts
+from fedlga.learning.task import describe_error
 from fedlga.learning.trees import Tree, describe_tree, name_type
 
 LOSS = "loss"
@@ -167,7 +168,7 @@ def _bind(name: Any, metric: Any, outputs: Tree, targets: Tree) -> NamedMetric:
         except BadInput:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise BadInput(f"metrics(): {known!r} does not fit these outputs ({_first_line(error)})") from error
+            raise BadInput(f"metrics(): {known!r} does not fit these outputs ({describe_error(error)})") from error
         higher = built_in.higher_is_better if better is None else better == "higher"
         return NamedMetric(name, higher, built_in.each, finish=built_in.finish)
     higher = name not in LOWER_IS_BETTER
@@ -216,8 +217,7 @@ def _call(name: str, function: Function, outputs: Tree, targets: Tree) -> Any:
         return function(outputs, targets)
     except Exception as error:
         form = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
-        reason = f"{type(error).__name__}: {_first_line(error)}"
-        raise BadInput(f"metrics(): {name!r} failed for {form}: {reason}") from error
+        raise BadInput(f"metrics(): {name!r} failed for {form}: {describe_error(error)}") from error
 
 
 def _as_number(name: str, value: Any, *, nan: bool = False) -> float:
@@ -274,7 +274,3 @@ def _need_tensors(name: str, *trees: Tree) -> None:
     if not all(isinstance(tree, torch.Tensor) for tree in trees):
         found = " and ".join(describe_tree(tree) for tree in trees)
         raise BadInput(f"metrics: {name} takes outputs and targets that are tensors, not {found}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

