@@ -1,11 +1,12 @@
 """What Flower costs: seconds a round of the same work in the pool, in Flower's simulation (Ray) and on SuperNodes.
 
-    .venv/bin/python benchmarks/flower.py [--nodes 2,10,50] [--hidden 400,...] [--kinds pool,ray,superlink] [--out FILE]
+    .venv/bin/python benchmarks/flower.py [--nodes 2,10] [--hidden 400,...] [--kinds pool,ray,superlink,warm] [--out FILE]
 
 The local work is minimal, one SGD step a device with all devices in every round, so that the transport is measured:
 FedAvg on the digits, with a network of one hidden layer whose width sets the number of parameters. Each point is a
 process of its own. SuperLink and SuperNodes run on this machine's loopback, with TLS and keys, as `fedlga fleet up`
-starts them. Fifty of them need more memory and cores than most machines have: see --most-superlink.
+starts them: `superlink` with Flower's own nodes, which start a process for each message, `warm` with `fedlga-node`,
+whose device process stays up. Fifty of them need more memory and cores than most machines have: see --most-superlink.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fedlga.core.files import format_csv, write_atomically
 from fedlga.experiments.measures import describe_machine
 
 HIDDEN = {4_240: "0.3 million", 133_330: "10 million", 1_333_330: "100 million"}  # 75 parameters a unit
+NODE_COMMANDS = {"superlink": "flower-supernode", "warm": "fedlga-node"}
 ROUNDS = 5
 ON_NODES, IN_MEMORY = 2.1e8, 1.5e9  # the most parameters, of all updates of a round: for a machine with 24 GB
 WIDE = """
@@ -50,8 +52,8 @@ def measure_point(kind: str, hidden: int, nodes: int) -> dict[str, Any]:
         (folder / f"wide_{hidden}.py").write_text(WIDE.format(name="net", hidden=hidden))
         words = make_options(hidden, nodes)
         started = time.perf_counter()
-        if kind == "superlink":
-            run_on_superlink(folder, words, nodes)
+        if kind in NODE_COMMANDS:
+            run_on_superlink(folder, words, nodes, NODE_COMMANDS[kind])
         else:
             run_fedlga(folder, "run", *words, "--backend", {"ray": "flower"}.get(kind, kind), "--out", "r")
         lines = (folder / "r" / "rounds.jsonl").read_text().splitlines()
@@ -70,13 +72,14 @@ def measure_point(kind: str, hidden: int, nodes: int) -> dict[str, Any]:
         }
 
 
-def run_on_superlink(folder: Path, words: list[str], nodes: int) -> None:
-    """Start a fleet, run the experiment on it, stop the fleet."""
+def run_on_superlink(folder: Path, words: list[str], nodes: int, command: str) -> None:
+    """Start a fleet whose nodes are run by `command`, run the experiment on it, stop the fleet."""
     from fedlga.backends.flower.deployment import init
     from fedlga.backends.flower.trial import Trial
 
     init(folder / "fleet", nodes=nodes, port=19_443)
     trial = Trial(folder / "fleet")
+    os.environ["FEDLGA_NODE"] = command
     trial.up(nodes, [], lambda line: None)
     try:
         words = [*words, "--set", "fleet=real", "--set", "deadline=600"]  # real devices say how long they worked
@@ -85,7 +88,7 @@ def run_on_superlink(folder: Path, words: list[str], nodes: int) -> None:
         trial.down()
 
 
-def measure_idle(nodes: int, seconds: float = 60.0) -> dict[str, Any]:
+def measure_idle(kind: str, nodes: int, seconds: float = 60.0) -> dict[str, Any]:
     """Return what connected nodes without work cost: processor time of the SuperLink, and memory of a node."""
     from fedlga.backends.flower.deployment import init
     from fedlga.backends.flower.trial import Trial
@@ -93,6 +96,7 @@ def measure_idle(nodes: int, seconds: float = 60.0) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         init(Path(name) / "fleet", nodes=nodes, port=19_443)
         trial = Trial(Path(name) / "fleet")
+        os.environ["FEDLGA_NODE"] = NODE_COMMANDS[kind]
         trial.up(nodes, [], lambda line: None)
         try:
             running = trial.running()
@@ -102,7 +106,7 @@ def measure_idle(nodes: int, seconds: float = 60.0) -> dict[str, Any]:
             megabytes = _megabytes(running["node-0"])
         finally:
             trial.down()
-    return {"kind": "idle", "nodes": nodes, "superlink_cpu_share": used / lasted, "megabytes_a_node": megabytes}
+    return {"kind": f"idle {kind}", "nodes": nodes, "superlink_cpu_share": used / lasted, "megabytes_a_node": megabytes}
 
 
 def _processes(leader: int) -> list[int]:
@@ -145,20 +149,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What Flower costs a round.")
     parser.add_argument("--nodes", default="2,10,50")
     parser.add_argument("--hidden", default=",".join(map(str, HIDDEN)))
-    parser.add_argument("--kinds", default="pool,ray,superlink")
+    parser.add_argument("--kinds", default="pool,ray,superlink,warm")
     parser.add_argument("--most-superlink", type=int, default=10, help="the most nodes to start on this machine")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print(describe_machine())
-    if "superlink" in options.kinds and options.most_superlink > 2:  # noqa: PLR2004
-        rows.append(measure_idle(options.most_superlink))
+    for kind in [kind for kind in options.kinds.split(",") if kind in NODE_COMMANDS]:
+        rows.append(measure_idle(kind, options.most_superlink))
         print(rows[-1], flush=True)
     for hidden in map(int, options.hidden.split(",")):
         for nodes in map(int, options.nodes.split(",")):
             for kind in options.kinds.split(","):
                 held = 75 * hidden * nodes  # parameters of a round's updates
-                if (kind == "superlink" and (nodes > options.most_superlink or held > ON_NODES)) or held > IN_MEMORY:
+                if (kind in NODE_COMMANDS and (nodes > options.most_superlink or held > ON_NODES)) or held > IN_MEMORY:
                     print(kind, hidden, nodes, "left out: too much for one machine", flush=True)
                     continue
                 try:

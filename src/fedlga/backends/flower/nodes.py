@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-from fedlga.backends.flower.flower_private import find_codes_of_absent_nodes
+from fedlga.backends.flower.flower_private import find_codes_of_absent_nodes, quicken_pulls
 from fedlga.backends.flower.messages import MOST_EXAMPLES, NUMBERS, Refused, pack_assignment, unpack_update
 from fedlga.backends.flower.ray import MessageGrid, NodesFailed
 from fedlga.backends.memory_store import NOTHING_YET, ON_NODES, MemoryStore
@@ -77,6 +77,7 @@ class FlowerBackend(Backend):
         self._working: dict[str, tuple[Assignment, float]] = {}  # of `run_buffered`: messages, and when they expire
         self._ready: list[Update] = []  # of `run_buffered`: updates that came when enough had come
         self._incidents = Incidents()
+        quicken_pulls()
 
     def wait_for_all(self, seconds: float) -> list[int]:
         """Wait until all devices are there or the time is up; return those that are."""
