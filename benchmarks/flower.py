@@ -1,6 +1,6 @@
 """What Flower costs: seconds a round of the same work in the pool, in Flower's simulation (Ray) and on SuperNodes.
 
-    .venv/bin/python benchmarks/flower.py [--nodes 2,10] [--hidden 400,...] [--kinds pool,ray,superlink,warm] [--out FILE]
+    .venv/bin/python benchmarks/flower.py [--nodes 2,10] [--hidden 400,...] [--kinds pool,ray,superlink,warm] [--out F]
 
 The local work is minimal, one SGD step a device with all devices in every round, so that the transport is measured:
 FedAvg on the digits, with a network of one hidden layer whose width sets the number of parameters. Each point is a

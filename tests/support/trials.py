@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from fedlga.backends.flower.deployment import init
 from fedlga.backends.flower.trial import Trial, find_family
@@ -34,27 +34,25 @@ def free_ports() -> int:
     raise AssertionError("no free ports")
 
 
-def quicken(environment: dict[str, str], *, fork: bool) -> dict[str, str]:
+def quicken(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which Flower's processes take less time: see quick_flower/sitecustomize.py."""
     path = os.pathsep.join(filter(None, [str(QUICK_FLOWER), environment.get("PYTHONPATH")]))
-    quick = {"PYTHONPATH": path, "QUICK_FLOWER_FORK": str(int(fork)), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
+    quick = {"PYTHONPATH": path, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
     return {**environment, **quick}
 
 
 class QuickTrial(Trial):
     """A trial whose processes poll more often than Flower's do by themselves."""
 
-    fork: ClassVar[bool] = True  # the processes that work on messages
-
     def environment(self, **more: str) -> dict[str, str]:
-        return {**quicken(super().environment(), fork=self.fork), **more}
+        return {**quicken(super().environment()), **more}
 
 
-def make_trial(folder: Path, nodes: int, port: int | None = None, kind: type[QuickTrial] = QuickTrial) -> QuickTrial:
+def make_trial(folder: Path, nodes: int, port: int | None = None) -> QuickTrial:
     """Write a deployment into a new folder; nothing is started."""
     init(folder, nodes=nodes, port=port or free_ports())
     (folder / "logs").mkdir()
-    return kind(folder)
+    return QuickTrial(folder)
 
 
 @contextlib.contextmanager
@@ -115,9 +113,9 @@ def find_processes(trial: Trial, name: str, command: str) -> list[int]:
 
 
 def read_names(pid: int) -> set[str]:
-    """Return what a process is called: its name, and those of its program and script."""
+    """Return what a process is called: its name, and those of its program and script or module."""
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:2]
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:3]
         return {Path(f"/proc/{pid}/comm").read_text().strip(), *(Path(word).name for word in words)}
     return set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,16 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
-    def run_buffered(self, assignments: Sequence[Assignment], count: int) -> Iterable[Update]:
+    def run_buffered(
+        self,
+        assignments: Sequence[Assignment],
+        count: int,
+        refill: Callable[[Sequence[int], int], Sequence[Assignment]],
+    ) -> Iterable[Update]:
         """Send assignments, and yield updates as they come, until `count` good ones have come: of real devices only.
 
-        The other devices go on working, and their updates come in a later call.
+        Whenever one has come, `refill` says who starts now, given who is idle and how many work. Devices that have not
+        reported go on working, and their updates come in a later call.
         """
         raise NotImplementedError
 

@@ -81,13 +81,15 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     """
     f, started = federation, time.perf_counter()
     plan = f.schedule.plan(f, state)
-    arriving = (weigh_update(f, u, state.round - job.round, plan) for job, u in run_jobs(f, state, plan))
+    started_later = list[Job]()  # on real devices, in the middle of the step
+    running = run_jobs(f, state, plan, started_later)
+    arriving = (weigh_update(f, u, state.round - job.round, plan) for job, u in running)
     aggregation = f.aggregator.aggregate(replace(state, round=state.round + 1), arriving, audit=f.audit)
     decision, used = aggregation.decision, aggregation.used
     updates = [c.update for c in aggregation.received]
-    if plan.goes_on:
-        busy = set(f.backend.at_work())
-        going, over = ([job for job in plan.ended if (job.device in busy) is still] for still in (True, False))
+    if plan.refill is not None:
+        busy, jobs = set(f.backend.at_work()), [*plan.ended, *started_later]
+        going, over = ([job for job in jobs if (job.device in busy) is still] for still in (True, False))
         plan = replace(plan, ended=over, counting=over, at_work=going)
     before, state = state, carry_on(aggregation.state, state, plan)
 
@@ -132,18 +134,14 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     )
 
 
-def run_jobs(f: Federation, state: ServerState, plan: Plan) -> Iterator[tuple[Job, Update]]:
-    """Yield the jobs that count with their updates, in the order of the plan.
+def run_jobs(f: Federation, state: ServerState, plan: Plan, started_later: list[Job]) -> Iterator[tuple[Job, Update]]:
+    """Yield the jobs that count with their updates, in the order of the plan. Those that it adds go to `started_later`.
 
     Where a step leaves cores idle, work is computed ahead: what devices at work began from is known, and their updates
     do not depend on anything else. It is kept for the step that needs it.
     """
-    if plan.goes_on:
-        assert plan.enough is not None
-        jobs = {job.device: job for job in plan.counting}
-        at_work = set(f.backend.at_work())
-        new = [assign(f, state, job) for job in plan.counting if job.device not in at_work]
-        yield from ((jobs[update.device], update) for update in f.backend.run_buffered(new, plan.enough))
+    if plan.refill is not None:
+        yield from run_real_jobs(f, state, plan, started_later)
         return
     needed = {(job.round, job.device) for job in (*plan.counting, *plan.at_work)}
     for unused in set(f.ahead) - needed:  # it became too old
@@ -161,6 +159,25 @@ def run_jobs(f: Federation, state: ServerState, plan: Plan) -> Iterator[tuple[Jo
         yield job, f.ahead.pop((job.round, job.device), None) or next(running)
     for job, update in zip(early, running, strict=True):
         f.ahead[job.round, job.device] = update.copied()
+
+
+def run_real_jobs(
+    f: Federation, state: ServerState, plan: Plan, started_later: list[Job]
+) -> Iterator[tuple[Job, Update]]:
+    """Yield the jobs of real devices with their updates, as they come, until there are enough."""
+    assert plan.refill is not None
+    assert plan.enough is not None
+    refill, jobs, at_work = plan.refill, {job.device: job for job in plan.counting}, set(f.backend.at_work())
+
+    def start_more(idle: Sequence[int], still_at_work: int) -> list[Assignment]:
+        """Let devices start that have not worked on these weights: their work would be the same again."""
+        started = refill([device for device in idle if device not in jobs], still_at_work)
+        jobs.update((job.device, job) for job in started)
+        started_later.extend(started)
+        return [assign(f, state, job) for job in started]
+
+    new = [assign(f, state, job) for job in plan.counting if job.device not in at_work]
+    yield from ((jobs[update.device], update) for update in f.backend.run_buffered(new, plan.enough, start_more))
 
 
 def carry_on(after: ServerState, before: ServerState, plan: Plan) -> ServerState:

@@ -603,6 +603,22 @@ def test_equal_nodes_with_a_full_buffer_are_rounds_to_the_bit(tmp_path):
     assert [r.used for r in rounds[1]] == [r.used for r in buffered[1]]
 
 
+def test_a_place_is_taken_again_in_the_middle_of_a_step(tmp_path):
+    """Two of four are at work, and four updates make a step: the other two start when the first two have answered."""
+    experiment = preset("digits").changed({**BUFFERED, "at_work": 2, "buffer": 4, "rounds": 3})
+    _, records = play(experiment, InProcessGrid(4, tmp_path))
+    assert [sorted(record.used) for record in records] == [[0, 1, 2, 3]] * 3
+    assert all(record.staleness == {} for record in records)
+
+
+def test_a_place_of_a_node_that_fails_is_taken_by_another(tmp_path):
+    grid = InProcessGrid(4, tmp_path)
+    grid.tamper[0] = say_gone
+    experiment = preset("digits").changed({**BUFFERED, "at_work": 2, "buffer": 3, "rounds": 2})
+    _, records = play(experiment, grid)
+    assert [sorted(record.used) for record in records] == [[1, 2, 3]] * 2
+
+
 def test_a_deadline_and_complete_in_a_buffer_of_real_devices(tmp_path):
     experiment = preset("digits").changed({**BUFFERED, "stragglers": "complete", "buffer": 3, "rounds": 3})
     _, records = play(experiment, InProcessGrid(4, tmp_path))

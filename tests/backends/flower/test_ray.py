@@ -48,7 +48,7 @@ def test_three_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_pa
     (tmp_path / "flower" / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
-    environment = quicken({**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}, fork=False)
+    environment = quicken({**os.environ, "FLWR_TELEMETRY_ENABLED": "0"})
     environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     environment["RAY_worker_niceness"] = "0"  # at Ray's 15 the devices starve on a busy machine
     environment["FLWR_HOME"] = str(tmp_path / "flower")

@@ -119,6 +119,33 @@ def test_a_superlink_gives_what_serial_gives_and_survives_being_killed(stop_old_
     assert list(load_file(checkpoint / "0.safetensors")) == ["flower.counted", "flower.name"]
 
 
+def test_one_device_process_serves_all_rounds_and_is_replaced_when_killed(trial, tmp_path):
+    """The messages of the run before, of another app, were served by another: apps do not share a process."""
+    process = start_fedlga(trial, tmp_path, *words_for("fedavg", 1000), "--set", "grace=1", "--set", "fleet=real",
+                           "--set", "deadline=2", "--out", "r")  # fmt: skip
+
+    def find_device():
+        return find_processes(trial, "node-0", "fedlga.backends.flower.device_process")
+
+    def wait_for_use_after(round):
+        def used():
+            return any(record["round"] > round and 0 in record["used"] for record in read_rounds(tmp_path / "r"))
+
+        wait_until(lambda: used() or process.poll() is not None, trial)
+        assert process.poll() is None, process.communicate()[1] + read_logs(trial)
+        return len(read_rounds(tmp_path / "r"))
+
+    seen = wait_for_use_after(0)
+    [first] = find_device()
+    seen = wait_for_use_after(seen)
+    assert find_device() == [first]
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: find_device() not in ([], [first]), trial)
+    wait_for_use_after(len(read_rounds(tmp_path / "r")))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LONGEST)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", names_of("method"))
 def test_all_methods_on_a_superlink_give_what_serial_gives(method, trial, tmp_path):
@@ -322,7 +349,8 @@ def story(trial, tmp_path_factory):
     started = wait_for_record(lambda record: record["used"] == [0])
     trial.start_node(1, pace=deadline / 10)
     joined = wait_for_record(lambda record: 1 in record["used"])
-    wait_until(lambda: find_processes(trial, "node-1", "flwr-clientapp"), trial)
+    node = trial.folder / "logs" / "node-1.log"
+    wait_until(lambda: node.read_text().count("Receiving: train") > node.read_text().count("Sending: train"), trial)
     trial.stop("node-1", kill=True)
     killed = wait_for_record(lambda record: record["round"] > joined and 1 in record["absent"])
     wait_for_record(lambda record: record["round"] > killed and record["used"] == [0])

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_weights
 
 from fedlga.experiments.records import read_run
-from trials import BIN, LONGEST, QuickTrial, free_ports, listens, make_trial, read_logs, start_app, wait_until
+from trials import BIN, LONGEST, free_ports, listens, make_trial, read_logs, start_app, wait_until
 
 pytestmark = pytest.mark.slow(seconds=25)
 
@@ -37,12 +37,6 @@ def test_data():
     rng = np.random.default_rng(8)
     return torch.from_numpy(rng.random((40, 1, 8, 8), np.float32)), torch.from_numpy(rng.integers(0, 10, 40))
 """
-
-
-class PlainTrial(QuickTrial):
-    """A trial in which Flower starts the processes that work on messages as it does by itself."""
-
-    fork = False
 
 
 class Recorder:
@@ -86,9 +80,9 @@ def find_arrays(stream: bytes) -> list[np.ndarray]:
 
 
 def test_only_updates_and_numbers_leave_a_node(tmp_path):
-    """Without TLS, which would hide what is sent. Flower starts a process for every message here."""
+    """Without TLS, which would hide what is sent. The node is Flower's own, with a process for every message."""
     port = free_ports()
-    trial = make_trial(tmp_path / "fleet", 1, port, PlainTrial)
+    trial = make_trial(tmp_path / "fleet", 1, port)
     (trial.folder / "flower" / "config.toml").write_text(
         f'[superlink]\ndefault = "fleet"\n[superlink.fleet]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -227,20 +227,14 @@ class FlowerBackend(Backend):
         """Return the devices whose updates are still to come in a later call of `run_buffered`."""
         return [*(u.device for u in self._ready), *(a.device for a, _ in self._working.values())]
 
-    def run_buffered(self, assignments: Sequence[Assignment], count: int) -> Iterator[Update]:
+    def run_buffered(
+        self,
+        assignments: Sequence[Assignment],
+        count: int,
+        refill: Callable[[Sequence[int], int], Sequence[Assignment]],
+    ) -> Iterator[Update]:
         """Send assignments, and yield updates as they come, until `count` usable ones have come or nobody is left."""
-        nodes, grace = self._nodes_by_device(self._known), self._options.grace
-        assignments = [a for a in assignments if a.device in nodes]
-        messages: list[Message] = []
-        for a in assignments:
-            ttl = self._longest([a]) + grace + 1
-            messages.append(
-                Message(pack_assignment(a, self._setup_for(a.device, {})), nodes[a.device], MessageType.TRAIN, ttl=ttl)
-            )
-        now = time.monotonic()
-        for name, a in zip(self._push(messages) if messages else [], assignments, strict=True):
-            if name is not None:
-                self._working[name] = a, now + self._longest([a])
+        self._send(assignments)
         failures: dict[int, str] = {}
         pause = SHORTEST_POLL
         while count > 0:
@@ -256,14 +250,37 @@ class FlowerBackend(Backend):
             now = time.monotonic()
             left = {name: kept for name, kept in self._working.items() if name in waiting}
             self._working = {name: kept for name, kept in left.items() if now < kept[1]}
-            self._owed |= {name: (a.device, expiry + grace) for name, (a, expiry) in left.items() if now >= expiry}
-            self._ready += [update for update in updates.values() if update is not None]
-            pause = SHORTEST_POLL if came else min(LONGEST_POLL, 1.5 * pause)
+            self._owed |= {
+                name: (a.device, expiry + self._options.grace) for name, (a, expiry) in left.items() if now >= expiry
+            }
+            good = [update for update in updates.values() if update is not None]
+            self._ready += good
+            if updates and sum(map(self._is_usable, self._ready)) < count:
+                self._send(refill(self._available(), len(self._working)))
             if not came:
                 time.sleep(pause)
-        if failures and len(failures) == len(nodes):
+            pause = SHORTEST_POLL if came else min(LONGEST_POLL, 1.5 * pause)
+        if failures and len(failures) == len(self._nodes_by_device(self._known)):
             device, reason = next(iter(failures.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
+
+    def _send(self, assignments: Sequence[Assignment]) -> None:
+        """Send assignments of `run_buffered` to their nodes, if these are known."""
+        nodes = self._nodes_by_device(self._known)
+        assignments = [a for a in assignments if a.device in nodes]
+        messages = [
+            Message(
+                pack_assignment(a, self._setup_for(a.device, {})),
+                nodes[a.device],
+                MessageType.TRAIN,
+                ttl=self._longest([a]) + self._options.grace + 1,
+            )
+            for a in assignments
+        ]
+        now = time.monotonic()
+        for name, a in zip(self._push(messages) if messages else [], assignments, strict=True):
+            if name is not None:
+                self._working[name] = a, now + self._longest([a])
 
     def _is_usable(self, update: Update) -> bool:
         return self._options.uses_unfinished or update.finished

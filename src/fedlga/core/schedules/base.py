@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,7 +33,9 @@ class Plan:
     at_work: Sequence[Job] = ()  # who goes on working after the step
     enough: int | None = None  # real devices, whose times nobody knows: the first so many reports count; None: all
     thrown_away: int = 0  # updates that were sent, and are too old to be used
-    goes_on: bool = False  # real devices: those that have not reported by then go on, and report to a later step
+    refill: Callable[[Sequence[int], int], Sequence[Job]] | None = None
+    # Real devices that go on working after the step, and report to a later one: given who is idle in the middle of the
+    # step, and how many work, it returns who starts now. None: all end with the step.
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ heard.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -26,7 +27,7 @@ from fedlga.core.settings import BadInput, setting
 from fedlga.core.types import Job, ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fedlga.core.round import Federation
 
@@ -98,11 +99,20 @@ class Buffered(Schedule):
         """Return who works on: real devices show when they end."""
         busy = set(f.backend.at_work())
         working = [job for job in state.jobs if job.device in busy]  # those of an aggregator that was killed are gone
-        free = (self.at_work or f.cohort) - len(working)
-        idle = [device for device in f.backend.present() if device not in busy] if free > 0 else []
-        chosen = select_devices(f, state.round, idle, free) if free > 0 else ()
-        jobs = [*working, *(job for job, _ in start_jobs(f, state.round, list(chosen), state.clock))]
-        return Plan(jobs, jobs, state.clock, 0.0, enough=self.most_updates(f.cohort), goes_on=True)
+        draws = itertools.count()
+
+        def start(idle: Sequence[int], at_work: int) -> list[Job]:
+            free = (self.at_work or f.cohort) - at_work
+            if free <= 0 or not idle:
+                return []
+            draw = next(draws)
+            chosen = select_devices(f, state.round, idle, free, *([draw] if draw else []))
+            return [job for job, _ in start_jobs(f, state.round, list(chosen), state.clock)]
+
+        full = len(working) >= (self.at_work or f.cohort)
+        idle = [] if full else [device for device in f.backend.present() if device not in busy]
+        jobs = [*working, *start(idle, len(working))]
+        return Plan(jobs, jobs, state.clock, 0.0, enough=self.most_updates(f.cohort), refill=start)
 
     def _start(
         self, f: Federation, state: ServerState, clock: float, working: list[Job], ended: list[Job], draws: int
