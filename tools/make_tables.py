@@ -810,6 +810,24 @@ def flower() -> list[Row]:
     ]
 
 
+@table
+def nodes() -> list[Row]:
+    """Seconds a round on Flower's own nodes, and on those whose device process stays up."""
+    records = [r for r in read_csv("flower/nodes.csv") if not r["kind"].startswith("idle")]
+    cells = {(r["kind"], int(r["parameters"]), int(r["nodes"])): known(r, "seconds") for r in records}
+    points = sorted({(parameters, nodes) for _, parameters, nodes in cells})
+    return [
+        {
+            "parameters": count(parameters),
+            "nodes": str(nodes),
+            "flower-supernode": seconds(before := cells["superlink", parameters, nodes]),
+            "fedlga-node": seconds(after := cells["warm", parameters, nodes]),
+            "times as fast": f"{before / after:.1f}",
+        }
+        for parameters, nodes in points
+    ]
+
+
 # Pages
 
 
