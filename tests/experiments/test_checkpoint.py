@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 import fedlga
 from fedlga.core.settings import BadInput
 from fedlga.core.tensors import load_tensors, save_tensors
+from fedlga.experiments.checkpoint import Origin, _make_manifest
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.measures import find_versions
 from fedlga.experiments.presets import preset
 from fedlga.experiments.run import load_for_resume, run_and_record
 from run_folders import assert_same_state, read_everything
@@ -57,15 +61,173 @@ def test_a_checkpoint_of_an_earlier_version_is_not_misread(tmp_path):
     file = tmp_path / "run" / "checkpoint" / "server.safetensors"
     vectors, metadata = load_tensors(file)
     save_tensors(file, vectors, {"round": metadata["round"]})
-    with pytest.raises(BadInput, match="is of an earlier version; start the run again"):
+    with pytest.raises(BadInput, match="is of another version; start the run again"):
         list(run_and_record(load_for_resume(tmp_path / "run", {"rounds": 3}), tmp_path / "run", resume=True))
 
 
+def test_a_checkpoint_without_checksums_is_continued_and_said_so(tmp_path):
+    """The layout before this one."""
+    fedlga.run(SMALL.changed({"rounds": 2}), tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint"
+    vectors, metadata = load_tensors(checkpoint / "server.safetensors")
+    save_tensors(checkpoint / "server.safetensors", vectors, {**metadata, "layout": "2"})
+    (checkpoint / "manifest.json").unlink()
+    resumed = list(run_and_record(load_for_resume(tmp_path / "run", {"rounds": 4}), tmp_path / "run", resume=True))
+    assert [record.note for record in resumed] == [
+        "continued: the checkpoint is of an earlier version, without checksums",
+        None,
+    ]
+    fedlga.run(SMALL.changed({"rounds": 4}), tmp_path / "whole")
+    one, other = (tmp_path / name / "model.safetensors" for name in ("whole", "run"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+# A checkpoint proves what it is
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run of Scaffold, stopped after two of six rounds: weights, control and twenty devices' memories."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    run_some_rounds(SMALL.changed({"method": "scaffold"}), folder, 2)
+    return folder
+
+
+@pytest.fixture
+def copied(stopped, tmp_path):
+    return shutil.copytree(stopped, tmp_path / "run")
+
+
+def read_origin(checkpoint: Path) -> Origin:
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    return Origin(manifest["experiment"], manifest["kernel"], manifest["versions"])
+
+
+def resume(folder: Path):
+    return list(run_and_record(load_for_resume(folder, {}), folder, resume=True))
+
+
+def flip_last_byte(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1  # of a weight: the file is as readable as before
+    (folder / name).write_bytes(content)
+
+
+def remove_memory(folder: Path) -> None:
+    sorted((folder / "devices").iterdir())[0].unlink()
+
+
+def add_memory(folder: Path) -> None:
+    shutil.copy(sorted((folder / "devices").iterdir())[0], folder / "devices" / "999.safetensors")
+
+
+def exchange_memories(folder: Path) -> None:
+    one, other, *_ = sorted((folder / "devices").iterdir())
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def edit_manifest(folder: Path) -> None:
+    """Change what it says of the experiment, and not its checksum."""
+    file = folder / "manifest.json"
+    file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
+
+
+DAMAGES = {
+    "a bit of the weights": (lambda f: flip_last_byte(f, "server.safetensors"), "server.safetensors does not match"),
+    "a memory is missing": (remove_memory, r"devices/\d+.safetensors is missing"),
+    "a memory too many": (add_memory, "devices/999.safetensors does not belong to it"),
+    "memories exchanged": (exchange_memories, r"devices/\d+.safetensors does not match its checksum"),
+    "the manifest edited": (edit_manifest, "manifest.json does not match its checksum"),
+    "the manifest is missing": (lambda f: (f / "manifest.json").unlink(), "manifest.json cannot be read"),
+    "the manifest is a list": (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
+    "the manifest is deep": (lambda f: (f / "manifest.json").write_text("[" * 100_000), "manifest.json cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_is_not_what_was_written_is_refused(damage, copied):
+    change, words = DAMAGES[damage]
+    change(copied / "checkpoint")
+    before = read_everything(copied)
+    with pytest.raises(BadInput, match=rf"--resume: the checkpoint in .* is damaged \(.*{words}") as caught:
+        resume(copied)
+    assert "\n" not in str(caught.value)
+    assert read_everything(copied) == before, "nothing is written"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_checkpoint_before_a_damaged_one_counts(damage, copied, tmp_path):
+    shutil.copytree(copied / "checkpoint", copied / "checkpoint.old")
+    DAMAGES[damage][0](copied / "checkpoint")
+    resume(copied)
+    fedlga.run(SMALL.changed({"method": "scaffold"}), tmp_path / "whole")
+    assert_same_state(tmp_path / "whole", copied)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("seed = 0", "seed = 1", "seed is 1, and was 0"),
+        ("lr = 0.1", "lr = 0.2", r"lr is 0\.2, and was 0\.1"),
+        ('method = "scaffold"', 'method = "fedavg"', "method is 'fedavg', and was 'scaffold'"),
+    ],
+)
+def test_an_experiment_that_was_edited_is_refused(before, after, words, copied):
+    text = (copied / "experiment.toml").read_text()
+    assert before in text
+    (copied / "experiment.toml").write_text(text.replace(before, after))
+    everything = read_everything(copied)
+    with pytest.raises(BadInput, match=rf"--resume: {words} when the checkpoint in .* was made") as caught:
+        resume(copied)
+    assert "\n" not in str(caught.value)
+    assert read_everything(copied) == everything
+
+
+def test_another_version_and_another_kernel_are_said(copied, monkeypatch):
+    """They change the last bits of what follows, and no more."""
+    from fedlga.experiments import run as module
+
+    find = module._find_origin
+
+    def find_another(e, simulation):
+        return replace(find(e, simulation), kernel="torch", versions={"torch": "9.0"})
+
+    monkeypatch.setattr(module, "_find_origin", find_another)
+    first, *rest = resume(copied)
+    torch = find_versions()["torch"]
+    kernel = "trained by the compiled kernel before, by torch now"
+    assert first.note == f"continued: {kernel}, torch was {torch} before, is 9.0 now"
+    assert all(record.note is None for record in rest)
+
+
+def test_rounds_after_the_checkpoint_are_put_aside(copied):
+    lines = (copied / "rounds.jsonl").read_bytes()
+    later = lines.splitlines(keepends=True)[-1].replace(b'"round": 2', b'"round": 3')
+    (copied / "rounds.jsonl").write_bytes(lines + later + b'{"round": 4, "cut off')
+    resume(copied)
+    assert (copied / "rounds.aside.jsonl").read_bytes() == later + b'{"round": 4, "cut off'
+    assert (copied / "rounds.jsonl").read_bytes().startswith(lines)
+
+
+def test_unknown_fields_of_records_are_still_there_after_a_resume(copied):
+    text = (copied / "rounds.jsonl").read_text()
+    (copied / "rounds.jsonl").write_text(text.replace('{"version"', '{"battery": 0.5, "version"'))
+    resume(copied)
+    values = [json.loads(line) for line in (copied / "rounds.jsonl").read_text().splitlines()]
+    assert [v["round"] for v in values] == [1, 2, 3, 4, 5, 6]
+    assert [v.get("battery") for v in values] == [0.5, 0.5, None, None, None, None]
+
+
 def test_a_checkpoint_of_another_model_is_not_used(tmp_path):
+    """Such as one that was made before the model's code was changed."""
     fedlga.run(SMALL.changed({"rounds": 2}), tmp_path / "run")
     file = tmp_path / "run" / "checkpoint" / "server.safetensors"
     vectors, metadata = load_tensors(file)
     save_tensors(file, {name: vector[1:] for name, vector in vectors.items()}, metadata)
+    manifest = _make_manifest(file.parent, read_origin(file.parent))
+    (file.parent / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BadInput, match="belongs to another model"):
         list(run_and_record(load_for_resume(tmp_path / "run", {"rounds": 3}), tmp_path / "run", resume=True))
 

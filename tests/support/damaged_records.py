@@ -56,10 +56,6 @@ def put_byte(number: int, byte: bytes) -> Callable[[Lines], bytes]:
 
 NOT_A_RECORD = "cannot be read (not a record); the file is left as it is"
 DAMAGES = {
-    "an unknown field": Damage(
-        change_fields(2, colour="red"),
-        "line 2 cannot be read (record: unknown field 'colour'); the file is left as it is",
-    ),
     "a later version": Damage(
         change_fields(2, version=4),
         "line 2 cannot be read (record: got version 4; this fedlga reads 1 to 3); the file is left as it is",

@@ -195,6 +195,7 @@ class Record:
     audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
     diverged: bool = False  # the weights are no longer finite: the run ends here
     note: str | None = None  # anything unusual, for a human reader; nothing is decided by it
+    others: dict[str, Any] = field(default_factory=dict[str, Any])  # fields that this version does not know
 
     def __getattr__(self, name: str) -> float | None:
         metrics = self.__dict__.get("metrics", {})
@@ -218,12 +219,15 @@ class Record:
         Metrics stand among the fields, by their names; the field `metrics` lists the names.
         """
         values = _replace_non_finite(dataclasses.asdict(self))
-        round, metrics = values.pop("round"), values.pop("metrics")
-        return {"version": RECORD_VERSION, "round": round, "metrics": list(metrics), **metrics, **values}
+        round, metrics, others = values.pop("round"), values.pop("metrics"), values.pop("others")
+        return {**others, "version": RECORD_VERSION, "round": round, "metrics": list(metrics), **metrics, **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """Return the record that `as_dict` wrote, of this version or an earlier one; BadInput for anything else."""
+        """Return the record that `as_dict` wrote, of this version or an earlier one; BadInput for anything else.
+
+        Fields that are not known are carried along.
+        """
         fields = dict(values)
         version = fields.pop("version", 1)
         if version not in range(1, RECORD_VERSION + 1):
@@ -231,8 +235,8 @@ class Record:
         if version == 1:
             fields["diverged"] = str(fields.get("note")).startswith(_DIVERGED_IN_VERSION_1)
         fields["metrics"] = _take_metrics(fields, version)
-        if unknown := set(fields) - {f.name for f in dataclasses.fields(cls)}:
-            raise BadInput(f"record: unknown field {sorted(unknown)[0]!r}")
+        unknown = [name for name in fields if name == "others" or name not in {f.name for f in dataclasses.fields(cls)}]
+        fields["others"] = {name: fields.pop(name) for name in unknown}  # of another version: they are kept
         missing_type = dataclasses.MISSING
         required = {f.name for f in dataclasses.fields(cls) if missing_type is f.default is f.default_factory}
         if missing := required - set(fields):

@@ -5,7 +5,7 @@ partition.json      how many examples of each class every device holds
 rounds.jsonl        a line a round
 summary.json        the run in a few numbers
 model.safetensors   the joint model, by parameter name
-checkpoint/         the aggregator's and the devices' state, to continue from
+checkpoint/         the aggregator's and the devices' state, to continue from, and what made them
 task.py             a copy of the task's file, if it has one
 """
 
@@ -16,8 +16,10 @@ import math
 import os
 import shutil
 import time
+import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +27,9 @@ from fedlga.core.files import sync, write_atomically
 from fedlga.core.settings import BadInput
 from fedlga.core.tensors import save_tensors
 from fedlga.core.types import Record, ServerState
-from fedlga.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedlga.experiments.checkpoint import Origin, load_checkpoint, save_checkpoint
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import is_finished, summarise_run
+from fedlga.experiments.measures import find_versions, is_finished, summarise_run
 from fedlga.experiments.records import EXPERIMENT, PARTITION, ROUNDS, SUMMARY, Run, read_lines, read_run
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SECONDS = 30.0  # between checkpoints: a killed run loses at most this, and the round it was in
 TASK = "task.py"
+ASIDE = "rounds.aside.jsonl"  # rounds after the checkpoint that a run was continued from; the last time
 MOST_DEVICES_LISTED = 1000  # partition.json is not written for more
 MAY_CHANGE = (
     "rounds",
@@ -134,8 +137,10 @@ def run_and_record(
     )
     with opening as opened, _lock(folder, new=not resume):
         e = opened.experiment
+        origin = _find_origin(e, opened)
+        words = list[str]()  # for the first record of a run that is continued
         if resume:
-            state, records = _resume(folder, e, opened)
+            state, records, words = _resume(folder, e, opened, origin)
         else:
             state, records = opened.start, list[Record]()
             _create(folder, e, opened)
@@ -146,24 +151,27 @@ def run_and_record(
             with (folder / ROUNDS).open("a", encoding="utf-8") as lines:
                 if not is_finished(e, records):
                     for state, record in run_rounds(opened.federation, state, e.rounds):  # noqa: B020
+                        if words:
+                            record = _add_note(record, f"continued: {', '.join(words)}")  # noqa: PLW2901
+                            words = []
                         records.append(record)
                         lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
                         lines.flush()
                         if time.monotonic() - saved > between:
                             sync(folder / ROUNDS)  # a checkpoint never goes beyond the records that are on the disk
-                            save_checkpoint(folder, state, opened.federation.backend)
+                            save_checkpoint(folder, state, opened.federation.backend, origin)
                             saved = time.monotonic()
                         yield record
                         if is_finished(e, records):
                             break
         except GeneratorExit:
-            _close(folder, e, state, records, opened)
+            _close(folder, e, state, records, opened, origin)
             raise
         except Exception:  # what was done before it is kept, if that can still be written
             with suppress(Exception):
-                _close(folder, e, state, records, opened)
+                _close(folder, e, state, records, opened, origin)
             raise
-        _close(folder, e, state, records, opened)
+        _close(folder, e, state, records, opened, origin)
 
 
 def check_free(folder: Path) -> None:
@@ -251,10 +259,25 @@ def _check_task(folder: Path, e: Experiment) -> None:
         )
 
 
-def _resume(folder: Path, e: Experiment, simulation: Simulation) -> tuple[ServerState, list[Record]]:
-    """Go back to the last checkpoint, and cut off the rounds after it: they will be the same again."""
+def _find_origin(e: Experiment, simulation: Simulation) -> Origin:
+    """Return what makes this run's weights. Its values are plain, as they come back from a file."""
+    values = json.loads(json.dumps(tomllib.loads(e.to_toml())))
+    may_change = {*MAY_CHANGE, "task"}  # the task's file is compared by its content
+    devices = simulation.devices
+    kernel = "nodes" if devices is None else "torch" if devices.kernel is None else "the compiled kernel"
+    return Origin({name: value for name, value in values.items() if name not in may_change}, kernel, find_versions())
+
+
+def _add_note(record: Record, words: str) -> Record:
+    return replace(record, note=f"{record.note}; {words}" if record.note else words)
+
+
+def _resume(
+    folder: Path, e: Experiment, simulation: Simulation, origin: Origin
+) -> tuple[ServerState, list[Record], list[str]]:
+    """Go back to the last checkpoint, and put the rounds after it aside: they will be the same again."""
     lines = read_lines(folder)
-    state = load_checkpoint(folder, simulation.start, simulation.federation.backend)
+    state, words = load_checkpoint(folder, simulation.start, simulation.federation.backend, origin)
     kept = [(record, position) for record, position in lines if record.round <= state.round]
     if len(kept) < state.round:
         raise BadInput(
@@ -262,9 +285,12 @@ def _resume(folder: Path, e: Experiment, simulation: Simulation) -> tuple[Server
             f"{state.round}; the files are left as they are"
         )
     if (folder / ROUNDS).exists():
-        os.truncate(folder / ROUNDS, kept[-1][1] if kept else 0)
+        whole, end = (folder / ROUNDS).read_bytes(), kept[-1][1] if kept else 0
+        if whole[end:]:
+            write_atomically(folder / ASIDE, whole[end:].decode("utf-8", "replace"))
+            os.truncate(folder / ROUNDS, end)
     write_atomically(folder / EXPERIMENT, e.to_toml())
-    return state, [record for record, _ in kept]
+    return state, [record for record, _ in kept], words
 
 
 def remove_weights(folder: Path) -> None:
@@ -273,10 +299,17 @@ def remove_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink(missing_ok=True)
 
 
-def _close(folder: Path, e: Experiment, state: ServerState, records: Sequence[Record], simulation: Simulation) -> None:
+def _close(
+    folder: Path,
+    e: Experiment,
+    state: ServerState,
+    records: Sequence[Record],
+    simulation: Simulation,
+    origin: Origin,
+) -> None:
     if (folder / ROUNDS).exists():
         sync(folder / ROUNDS)
-    save_checkpoint(folder, state, simulation.federation.backend)
+    save_checkpoint(folder, state, simulation.federation.backend, origin)
     simulation.model.load(state.w, state.buffers)
     weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
     save_tensors(folder / "model.safetensors", weights, durable=True)
