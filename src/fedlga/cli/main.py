@@ -22,7 +22,7 @@ from fedlga.cli.paper import paper
 from fedlga.cli.report import report
 from fedlga.cli.run import run
 from fedlga.cli.tune import tune
-from fedlga.core.settings import BadInput
+from fedlga.core.settings import BadInput, Stopped
 
 
 def main() -> None:
@@ -56,8 +56,8 @@ def main() -> None:
 def describe_failure(error: Exception) -> str:
     """Return an unexpected error in one line; a worker's is the last line of what it reported."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if type(error).__name__ == "WorkerFailed":
-        return f"a worker failed: {lines[-1] if lines else 'no reason given'}"
+    if isinstance(error, Stopped):
+        return lines[0] if len(lines) == 1 else f"a worker failed: {lines[-1] if lines else 'no reason given'}"
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

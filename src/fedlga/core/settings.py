@@ -16,6 +16,10 @@ class BadInput(ValueError):
     """A call that cannot be carried out. The message is one line: the field, what it got, what it takes."""
 
 
+class Stopped(RuntimeError):
+    """A run that could not go on, although the call was right. The message is one line; what was done is kept."""
+
+
 def setting(
     default: Any,
     meaning: str,

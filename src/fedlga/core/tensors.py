@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ def save_tensors(
 
     `durable`: so does a power cut, once the folder is synced too. It costs a wait for the disk.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
     half = path.with_name(path.name + ".half")
@@ -28,7 +30,10 @@ def save_tensors(
         address = v.untyped_storage().data_ptr()
         plain[name] = v.clone() if address in addresses else v
         addresses.add(address)
-    save_file(plain, half, metadata=dict(metadata) if metadata else None)  # an empty one could not be read back
+    try:
+        save_file(plain, half, metadata=dict(metadata) if metadata else None)  # an empty one could not be read back
+    except SafetensorError as error:  # a full disk, for example
+        raise OSError(errno.EIO, str(error), str(half)) from error
     if durable:
         sync(half)
     half.replace(path)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import time
 import tomllib
@@ -21,10 +22,10 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fedlga.core.files import sync, write_atomically
-from fedlga.core.settings import BadInput
+from fedlga.core.settings import BadInput, Stopped
 from fedlga.core.tensors import save_tensors
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.checkpoint import Origin, load_checkpoint, save_checkpoint
@@ -148,19 +149,21 @@ def run_and_record(
         between = 0.0 if grid is not None or simulation is not None else CHECKPOINT_SECONDS
         saved = time.monotonic()
         try:
-            with (folder / ROUNDS).open("a", encoding="utf-8") as lines:
+            with _open_lines(folder) as lines:
                 if not is_finished(e, records):
-                    for state, record in run_rounds(opened.federation, state, e.rounds):  # noqa: B020
+                    for after, record in run_rounds(opened.federation, state, e.rounds):
+                        state = state if record.diverged else after  # the last weights that are numbers are kept
                         if words:
                             record = _add_note(record, f"continued: {', '.join(words)}")  # noqa: PLW2901
                             words = []
                         records.append(record)
-                        lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
-                        lines.flush()
-                        if time.monotonic() - saved > between:
-                            sync(folder / ROUNDS)  # a checkpoint never goes beyond the records that are on the disk
-                            save_checkpoint(folder, state, opened.federation.backend, origin)
-                            saved = time.monotonic()
+                        with _writing(folder):
+                            lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
+                            lines.flush()
+                            if time.monotonic() - saved > between:
+                                sync(folder / ROUNDS)  # a checkpoint never goes beyond the records on the disk
+                                save_checkpoint(folder, state, opened.federation.backend, origin)
+                                saved = time.monotonic()
                         yield record
                         if is_finished(e, records):
                             break
@@ -259,6 +262,31 @@ def _check_task(folder: Path, e: Experiment) -> None:
         )
 
 
+@contextmanager
+def _writing(folder: Path) -> Generator[None]:
+    """Turn what the file system refuses into one line that says what to do: the folder can be continued."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise Stopped(
+            f"cannot write to {str(folder)!r} ({reason}); once that is mended, "
+            f"fedlga run --resume {shlex.quote(str(folder))} goes on"
+        ) from error
+
+
+@contextmanager
+def _open_lines(folder: Path) -> Generator[TextIO]:
+    """Open rounds.jsonl to add to it. What could not be written when it failed is not tried again when it is closed."""
+    with _writing(folder):
+        lines = (folder / ROUNDS).open("a", encoding="utf-8")
+    try:
+        yield lines
+    finally:
+        with suppress(OSError):
+            lines.close()
+
+
 def _find_origin(e: Experiment, simulation: Simulation) -> Origin:
     """Return what makes this run's weights. Its values are plain, as they come back from a file."""
     values = json.loads(json.dumps(tomllib.loads(e.to_toml())))
@@ -307,16 +335,16 @@ def _close(
     simulation: Simulation,
     origin: Origin,
 ) -> None:
-    if (folder / ROUNDS).exists():
-        sync(folder / ROUNDS)
-    save_checkpoint(folder, state, simulation.federation.backend, origin)
-    simulation.model.load(state.w, state.buffers)
-    weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
-    save_tensors(folder / "model.safetensors", weights, durable=True)
-    kernel = simulation.devices is not None and simulation.devices.kernel is not None
-    summary = {**summarise_run(e, records), "compiled": kernel or e.compile == "on"}  # its last bits are its own
-    finite = {name: _as_json(value) for name, value in summary.items()}
-    write_atomically(folder / SUMMARY, json.dumps(finite, indent=2, allow_nan=False) + "\n")
+    with _writing(folder):
+        sync(folder / ROUNDS)  # an error if the folder is gone: it must not come back with a part of the run
+        save_checkpoint(folder, state, simulation.federation.backend, origin)
+        simulation.model.load(state.w, state.buffers)
+        weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
+        save_tensors(folder / "model.safetensors", weights, durable=True)
+        kernel = simulation.devices is not None and simulation.devices.kernel is not None
+        summary = {**summarise_run(e, records), "compiled": kernel or e.compile == "on"}  # its last bits are its own
+        finite = {name: _as_json(value) for name, value in summary.items()}
+        write_atomically(folder / SUMMARY, json.dumps(finite, indent=2, allow_nan=False) + "\n")
 
 
 def _as_json(value: Any) -> Any:

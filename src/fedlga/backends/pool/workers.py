@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedlga.core.settings import BadInput
+from fedlga.core.settings import BadInput, Stopped
 
 
-class WorkerFailed(RuntimeError):
+class WorkerFailed(Stopped):
     """A worker process ended or raised; the message holds its output."""
 
 
