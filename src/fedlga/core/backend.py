@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +57,19 @@ class Backend(ABC):
         assignments: Sequence[Assignment],
         count: int,
         refill: Callable[[Sequence[int], int], Sequence[Assignment]],
+        too_old: Collection[int] = (),
     ) -> Iterable[Update]:
         """Send assignments, and yield updates as they come, until `count` good ones have come: of real devices only.
 
-        Whenever one has come, `refill` says who starts now, given who is idle and how many work. Devices that have not
+        Updates of the devices in `too_old` are not among those that count.
+        While there is room, `refill` says who starts now, given who is idle and how many work. Devices that have not
         reported go on working, and their updates come in a later call.
         """
         raise NotImplementedError
+
+    def idle(self) -> Sequence[int]:
+        """Return the real devices that could start now; perhaps none. It does not wait, other than `present`."""
+        return ()
 
     def at_work(self) -> Sequence[int]:
         """Return the real devices whose updates are still to come in a later call of `run_buffered`."""

@@ -81,16 +81,19 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     """
     f, started = federation, time.perf_counter()
     plan = f.schedule.plan(f, state)
-    started_later = list[Job]()  # on real devices, in the middle of the step
-    running = run_jobs(f, state, plan, started_later)
+    meanwhile = Meanwhile()
+    running = run_jobs(f, state, plan, meanwhile)
     arriving = (weigh_update(f, u, state.round - job.round, plan) for job, u in running)
     aggregation = f.aggregator.aggregate(replace(state, round=state.round + 1), arriving, audit=f.audit)
     decision, used = aggregation.decision, aggregation.used
     updates = [c.update for c in aggregation.received]
     if plan.refill is not None:
-        busy, jobs = set(f.backend.at_work()), [*plan.ended, *started_later]
+        busy, jobs = set(f.backend.at_work()), [*plan.ended, *meanwhile.started]
         going, over = ([job for job in jobs if (job.device in busy) is still] for still in (True, False))
-        plan = replace(plan, ended=over, counting=over, at_work=going)
+        over = [replace(job, steps=meanwhile.too_old.get(job.device, job.steps)) for job in over]
+        counting = [job for job in over if job.device not in meanwhile.too_old]
+        thrown_away = len(meanwhile.too_old)
+        plan = replace(plan, ended=over, counting=counting, at_work=going, thrown_away=thrown_away)
     before, state = state, carry_on(aggregation.state, state, plan)
 
     ended = observe(plan, updates)
@@ -134,14 +137,22 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     )
 
 
-def run_jobs(f: Federation, state: ServerState, plan: Plan, started_later: list[Job]) -> Iterator[tuple[Job, Update]]:
-    """Yield the jobs that count with their updates, in the order of the plan. Those that it adds go to `started_later`.
+@dataclass
+class Meanwhile:
+    """What real devices did in the middle of a step that no plan could know."""
+
+    started: list[Job] = field(default_factory=list[Job])
+    too_old: dict[int, int] = field(default_factory=dict[int, int])  # devices that sent something too old: their steps
+
+
+def run_jobs(f: Federation, state: ServerState, plan: Plan, meanwhile: Meanwhile) -> Iterator[tuple[Job, Update]]:
+    """Yield the jobs that count with their updates, in the order of the plan.
 
     Where a step leaves cores idle, work is computed ahead: what devices at work began from is known, and their updates
     do not depend on anything else. It is kept for the step that needs it.
     """
     if plan.refill is not None:
-        yield from run_real_jobs(f, state, plan, started_later)
+        yield from run_real_jobs(f, state, plan, meanwhile)
         return
     needed = {(job.round, job.device) for job in (*plan.counting, *plan.at_work)}
     for unused in set(f.ahead) - needed:  # it became too old
@@ -161,23 +172,26 @@ def run_jobs(f: Federation, state: ServerState, plan: Plan, started_later: list[
         f.ahead[job.round, job.device] = update.copied()
 
 
-def run_real_jobs(
-    f: Federation, state: ServerState, plan: Plan, started_later: list[Job]
-) -> Iterator[tuple[Job, Update]]:
+def run_real_jobs(f: Federation, state: ServerState, plan: Plan, meanwhile: Meanwhile) -> Iterator[tuple[Job, Update]]:
     """Yield the jobs of real devices with their updates, as they come, until there are enough."""
     assert plan.refill is not None
     assert plan.enough is not None
-    refill, jobs, at_work = plan.refill, {job.device: job for job in plan.counting}, set(f.backend.at_work())
+    refill, jobs, at_work = plan.refill, {job.device: job for job in plan.ended}, set(f.backend.at_work())
+    too_old = set(jobs) - {job.device for job in plan.counting}
 
     def start_more(idle: Sequence[int], still_at_work: int) -> list[Assignment]:
         """Let devices start that have not worked on these weights: their work would be the same again."""
         started = refill([device for device in idle if device not in jobs], still_at_work)
         jobs.update((job.device, job) for job in started)
-        started_later.extend(started)
+        meanwhile.started.extend(started)
         return [assign(f, state, job) for job in started]
 
     new = [assign(f, state, job) for job in plan.counting if job.device not in at_work]
-    yield from ((jobs[update.device], update) for update in f.backend.run_buffered(new, plan.enough, start_more))
+    for update in f.backend.run_buffered(new, plan.enough, start_more, too_old):
+        if update.device in too_old:
+            meanwhile.too_old[update.device] = update.steps
+        else:
+            yield jobs[update.device], update
 
 
 def carry_on(after: ServerState, before: ServerState, plan: Plan) -> ServerState:

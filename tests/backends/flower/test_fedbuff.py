@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from itertools import count
 
@@ -95,10 +96,12 @@ def test_three_nodes_by_hand(clock):
 
 
 def test_an_update_that_is_too_old_is_left_out(clock):
-    """The third step has node 100 alone: from (3, 3) to (5.5, 1.5)."""
+    """At 5 s come node 100's update and that of node 300, which is two steps old: the step waits for another, of node
+    200 at 6 s. Both began from (3, 3): (5.5, 1.5) and (1.5, 5.5).
+    """
     grid = TimedGrid(clock, {100: 1.0, 200: 2.0, 300: 5.0})
     seen = run(grid, 3, buffer=2, staleness_power=1.0, staleness_limit=1)
-    assert seen[2] == (5.0, [5.5, 1.5])
+    assert seen[2] == (6.0, [3.5, 3.5])
 
 
 def test_one_too_many_waits_for_the_next_step(clock):
@@ -133,11 +136,87 @@ def test_unfinished_work_is_completed_in_the_buffer(clock):
 def test_nodes_that_leave_or_fail_hold_up_nobody(clock):
     grid = TimedGrid(clock, {100: 1.0, 200: 1.0, 300: 1000.0})
     grid.failing = {200}
-    seen = run(grid, 3, buffer=2)
+    seen = run(grid, 3, buffer=1)
     assert [moment for moment, _ in seen] == [1.0, 2.0, 3.0]
     assert seen[-1][1][1] == 0.0, "node 200 failed, and counts for nothing"
     grid.ids.remove(300)
-    assert run(grid, 1, buffer=2)[0][0] == 4.0
+    assert run(grid, 1, buffer=1)[0][0] == 4.0
+
+
+def test_a_node_that_fails_at_once_does_not_use_up_the_rounds(clock):
+    grid = TimedGrid(clock, {100: 60.0, 200: 0.0})
+    grid.failing = {200}
+    seen = run(grid, 2, buffer=1)
+    assert seen == [(60.0, [4.0, 0.0]), (120.0, [6.0, 0.0])]
+
+
+def test_a_node_that_was_away_for_a_moment_is_measured_by_what_it_was_sent(clock):
+    """Node 300 is asked at 0 s and replies at 5 s, three steps later: (12, 12) / 4, in a buffer of one."""
+    grid = TimedGrid(clock, {100: 2.0, 300: 5.0})
+    online = grid.ids
+
+    def get_node_ids():
+        return [node for node in online if node != 300 or not 1.5 < clock.now < 3.0]
+
+    grid.get_node_ids = get_node_ids
+    seen = run(grid, 3, buffer=1, staleness_power=1.0)
+    assert [node for _, node in grid.pushed].count(300) == 1, "it is still at work"
+    assert seen[:2] == [(2.0, [4.0, 0.0]), (4.0, [6.0, 0.0])]
+    assert seen[2] == (5.0, [6.0 + 12 / 3, 12 / 3])
+
+
+def test_flowers_reply_for_a_node_that_is_gone_frees_it(clock):
+    """Such a reply comes from the SuperLink, not from the node."""
+    grid = TimedGrid(clock, {100: 2.0, 200: 3.0})
+    reply_to, gone = grid.reply_to, [200]
+
+    def reply(message):
+        if message.metadata.dst_node_id in gone:
+            gone.remove(200)
+            error = Message(Error(code=3, reason="gone"), reply_to=message)
+            error.metadata.__dict__["_src_node_id"] = 1
+            return error
+        return reply_to(message)
+
+    grid.reply_to = reply
+    run(grid, 4, buffer=1)
+    assert [node for _, node in grid.pushed].count(200) >= 2
+
+
+def test_a_second_reply_and_one_to_nobody_are_not_read(clock):
+    grid = TimedGrid(clock, {100: 1.0, 200: 2.0})
+    pull = grid.pull_messages
+
+    def pull_twice(names):
+        came = pull(names)
+        stray = [reply_with_id(reply, "nobody's") for reply in came]
+        return [*came, *came, *stray]
+
+    def reply_with_id(reply, name):
+        again = copy.deepcopy(reply)
+        again.metadata.__dict__["_reply_to_message_id"] = name
+        return again
+
+    grid.pull_messages = pull_twice
+    assert run(grid, 2, buffer=1, staleness_power=1.0) == [(1.0, [4.0, 0.0]), (2.0, [4.0, 2.0])]
+
+
+@pytest.mark.parametrize(("settings", "most"), [({"fraction_train": 0.5}, 3), ({"at_work": 2}, 2), ({}, 6)])
+def test_so_many_are_at_work_at_any_time(settings, most, clock):
+    """Six nodes; the three slow ones do not pile up, and a free place is taken by one that is idle."""
+    CENTRES.update(dict.fromkeys(range(1, 7), (8.0, 0.0)))
+    grid = TimedGrid(clock, {node: 50.0 if node < 4 else 1.0 for node in range(1, 7)})
+    at_work = []
+    push = grid.push_messages
+
+    def note(messages):
+        names = push(messages)
+        at_work.append(len(grid.under_way))
+        return names
+
+    grid.push_messages = note
+    run(grid, 8, buffer=1, **settings)
+    assert max(at_work) == most
 
 
 def test_a_timeout_ends_a_round_with_what_came(clock):

@@ -619,6 +619,91 @@ def test_a_place_of_a_node_that_fails_is_taken_by_another(tmp_path):
     assert [sorted(record.used) for record in records] == [[1, 2, 3]] * 2
 
 
+def test_updates_that_have_come_are_not_kept_waiting_by_nodes_that_left(tmp_path, clock):
+    """Step 1 takes one of three updates; then its device leaves. The other two have come, and nobody is idle."""
+    grid, left = InProcessGrid(3, tmp_path), set()
+    changes = {"devices": 3, "cohort": 3, "buffer": 1, "at_work": 3, "patience": 1000.0}
+    began, records = clock.now, []
+    with simulate(preset("digits").changed({**BUFFERED, **changes}), grid=grid) as simulation:
+        for _, record in run_rounds(simulation.federation, simulation.start, 3):
+            records.append(record)
+            left |= set(record.used)
+            grid.present = {0, 1, 2} - left
+    assert [len(record.used) for record in records] == [1, 1, 1]
+    assert clock.now < began + 10
+
+
+def test_an_update_that_is_too_old_is_thrown_away_and_counted(tmp_path):
+    """Device 3 is silent in the first four steps; its update would be four steps old."""
+    grid = InProcessGrid(4, tmp_path)
+    changes = {"buffer": 1, "at_work": 4, "rounds": 9, "staleness_limit": 1}
+
+    def before(round):
+        grid.silent = {3} if round < 5 else set()
+
+    _, records = play(preset("digits").changed({**BUFFERED, **changes}), grid, before)
+    assert all(len(record.used) == 1 for record in records)
+    assert all(staleness <= 1 for record in records for staleness in record.staleness.values())
+    thrown = [record for record in records if 3 in record.wasted]
+    assert len(thrown) == 1
+    assert thrown[0].steps_wasted >= thrown[0].steps[thrown[0].devices.index(3)] > 0
+    assert thrown[0].bytes_up == 2 * thrown[0].bytes_down // len(thrown[0].devices), "the one used, and the one too old"
+
+
+def test_nodes_that_come_in_the_middle_of_a_step_take_free_places(tmp_path, clock):
+    grid, pull, began = InProcessGrid(4, tmp_path), None, clock.now
+    grid.present = {0}
+    pull = grid.pull_messages
+
+    def pull_later(names):
+        if clock.now > began + 10:
+            grid.present = {0, 1, 2, 3}
+        return pull(names)
+
+    grid.pull_messages = pull_later
+    experiment = preset("digits").changed({**BUFFERED, "rounds": 1, "patience": 1000.0})
+    _, (record,) = play(experiment, grid, lambda round: grid.silent.add(0))
+    assert len(record.used) == 2
+    assert clock.now < began + 30
+
+
+def test_places_of_nodes_that_were_gone_when_they_were_asked_are_taken(tmp_path):
+    grid = InProcessGrid(4, tmp_path)
+    push = grid.push_messages
+
+    def push_to_some(messages):
+        messages = list(messages)
+        gone = {grid.node(0), grid.node(1)}
+        names = push(messages)
+        pairs = zip(messages, names, strict=True)
+        return [None if m.metadata.message_type == "train" and m.metadata.dst_node_id in gone else n for m, n in pairs]
+
+    grid.push_messages = push_to_some
+    _, records = play(preset("digits").changed({**BUFFERED, "at_work": 2, "rounds": 3}), grid)
+    assert [sorted(record.used) for record in records] == [[2, 3]] * 3
+
+
+def test_when_all_that_were_asked_fail_the_run_ends(tmp_path):
+    """Device 3 has left before that, and was not asked."""
+    grid = InProcessGrid(4, tmp_path)
+
+    def before(round):
+        if round == 2:
+            grid.present = {0, 1, 2}
+            grid.configs = {device: {"device": "x"} for device in range(4)}
+
+    with pytest.raises(NodesFailed, match=r"device \d failed: .*node config"):
+        play(preset("digits").changed({**BUFFERED, "rounds": 6}), grid, before)
+
+
+def test_a_reply_that_comes_twice_counts_once(tmp_path):
+    grid = InProcessGrid(4, tmp_path)
+    pull = grid.pull_messages
+    grid.pull_messages = lambda names: [reply for reply in pull(names) for _ in range(2)]
+    _, records = play(preset("digits").changed({**BUFFERED, "rounds": 2}), grid)
+    assert all(len(record.used) == len(set(record.used)) == 2 for record in records)
+
+
 def test_a_deadline_and_complete_in_a_buffer_of_real_devices(tmp_path):
     experiment = preset("digits").changed({**BUFFERED, "stragglers": "complete", "buffer": 3, "rounds": 3})
     _, records = play(experiment, InProcessGrid(4, tmp_path))

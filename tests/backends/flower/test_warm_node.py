@@ -85,6 +85,7 @@ def test_parts_of_a_message_are_asked_for_again_soon(flower):
         (["--port", "7001"], "127.0.0.1:7001"),
         (["--host", "0.0.0.0", "--port=7001"], "127.0.0.1:7001"),
         (["--host", "::"], "[::1]:9094"),
+        (["--por", "7001"], "127.0.0.1:7001"),
     ],
 )
 def test_the_device_process_is_told_where_its_node_listens(arguments, address, flower):
@@ -99,7 +100,17 @@ def test_the_device_process_is_told_where_its_node_listens(arguments, address, f
     assert str(parsed.port) == address.rpartition(":")[2]
 
 
-@pytest.mark.parametrize("words", [["--isolation", "process"], ["--isolation=subprocess"], ["--ssl-certfile", "x"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--isolation", "process"],
+        ["--isolation=subprocess"],
+        ["--ssl-certfile", "x"],
+        ["--superexec-auth-secret-file", "secret"],
+        ["--superexec-auth-sec", "secret"],
+        ["--allow-runtime-dependency-installation"],
+    ],
+)
 def test_arguments_that_ask_for_other_processes_get_flowers_own_node(words, flower, capsys):
     warm_node.run(["--insecure", *words])
     assert flower.devices == []

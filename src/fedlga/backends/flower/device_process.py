@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import select
 import sys
+import threading
+import time
 from logging import ERROR
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Error, Message
@@ -22,7 +24,6 @@ from flwr.clientapp.utils import get_load_client_app_fn
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore import log
-from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
@@ -35,7 +36,7 @@ from fedlga.backends.flower.flower_private import quicken_pulls
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
 
-LONGEST_WAIT = 5.0  # seconds until it asks for a message although nobody said that there is one
+LONGEST_PULL = 5.0  # seconds: the node says that there is a message when it has all of it
 TOKEN, FAB = "FEDLGA_TASK_TOKEN", "FEDLGA_TASK_FAB"  # the task that a new process begins with
 
 
@@ -45,8 +46,9 @@ class DeviceProcess:
     def __init__(self, address: str) -> None:
         """`address` is the SuperNode's runtime API."""
         self._address = address
-        self._fab = ""  # hash of the app that is loaded
+        self._fab = ""  # hash of the app that is loaded, or could not be
         self._app: ClientApp | None = None
+        self._folder, self._environment = Path.cwd(), dict(os.environ)  # an app may change them
 
     def serve(self) -> None:
         """Carry out messages until the node is gone."""
@@ -63,9 +65,12 @@ class DeviceProcess:
 
     def perform(self, token: str, fab: str) -> None:
         """Carry out the message that a token stands for. Another app gets a process of its own in place of this one."""
-        if self._app is not None and fab != self._fab:
-            os.environ |= {TOKEN: token, FAB: fab}  # two apps in one process could be given each other's modules
-            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+        os.chdir(self._folder)
+        if self._fab and (fab != self._fab or self._app is None):
+            # Two apps in one process could be given each other's modules; so could one that failed when it was loaded.
+            environment = {**self._environment, TOKEN: token, FAB: fab}
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
+        self._fab = fab
         client = self._connect(
             RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(token)
         )
@@ -77,18 +82,21 @@ class DeviceProcess:
             if self._app is None:
                 install_from_fab(content.content, skip_prompt=True)
                 load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-                self._app, self._fab = load(run.fab_id, run.fab_version, content.hash_str), fab
+                self._app = load(run.fab_id, run.fab_version, content.hash_str)
             reply = self._app(message=message, context=context)
             outcome, details = SubStatus.COMPLETED, ""
-        except Exception as error:  # it is the app's, and the aggregator hears of it
+        except (Exception, SystemExit) as error:  # it is the app's, and the aggregator hears of it
             log(ERROR, "the ClientApp failed", exc_info=error)
             reply, details = _as_reply(error, message), str(error)
         try:
             if reply is not None and context is not None:
                 push_message(client, reply, context)
-            push_task_output(client=client, context=context, sub_status=outcome, details=details)
         except Exception as error:  # the node is gone, or the run; the next message may go well
             log(ERROR, "a reply could not be handed over", exc_info=error)
+        try:
+            push_task_output(client=client, context=context, sub_status=outcome, details=details)
+        except Exception as error:
+            log(ERROR, "the node could not be told that its message was dealt with", exc_info=error)
         finally:
             with contextlib.suppress(RuntimeError):  # it has stopped by itself
                 heart.stop()
@@ -104,7 +112,7 @@ class DeviceProcess:
         )
 
 
-def _as_reply(error: Exception, message: Message | None) -> Message | None:
+def _as_reply(error: Exception | SystemExit, message: Message | None) -> Message | None:
     """Return the reply that says what went wrong, in Flower's form."""
     if message is None:
         return None
@@ -114,9 +122,15 @@ def _as_reply(error: Exception, message: Message | None) -> Message | None:
 
 
 def _wait_for_word() -> bool:
-    """Wait until the node says that there is a message, or for a while; return False if the node is gone."""
-    ready, _, _ = select.select([sys.stdin], [], [], LONGEST_WAIT)
-    return not ready or bool(os.read(sys.stdin.fileno(), 4096))
+    """Wait until the node says that there is a message; return False if the node is gone."""
+    return bool(os.read(sys.stdin.fileno(), 4096))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its node is gone: also if an app ignores signals, or never comes back."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def main() -> None:
@@ -125,8 +139,10 @@ def main() -> None:
     parser.add_argument("--runtime-api-address", required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     options = parser.parse_args()
-    start_parent_process_monitor(options.parent_pid)
-    quicken_pulls()
+    threading.Thread(target=_end_with, args=(options.parent_pid,), daemon=True).start()
+    # A message whose rest never comes, because its run was stopped meanwhile, must not keep the next ones waiting:
+    # Flower gives each a process of its own.
+    quicken_pulls(LONGEST_PULL)
     with contextlib.suppress(ImportError):  # so that the first message need not wait for it
         import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
     DeviceProcess(options.runtime_api_address).serve()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -30,37 +31,80 @@ if TYPE_CHECKING:
 POLL = 0.25  # seconds between two polls for replies
 
 
-class BufferingGrid:
-    """A grid that returns when enough replies have come, and keeps the other messages under way."""
+@dataclass(frozen=True)
+class Sent:
+    """A training message: to whom, and what the node begins from."""
 
-    def __init__(self, grid: Grid, enough: int) -> None:
-        """`enough` is how many replies to training messages a round takes."""
-        self._grid, self._enough = grid, enough
-        self._under_way: set[str] = set()
+    node: int
+    round: int
+    w: Vector
+
+
+class BufferingGrid:
+    """A grid that returns when enough replies have come, and keeps the other messages under way.
+
+    Replies are told apart by the message that they answer. A node is busy until one has come: Flower replies for a node
+    that is gone, with an error.
+    """
+
+    def __init__(self, grid: Grid, schedule: Buffered) -> None:
+        """`schedule` says how many replies make a round, and how old they may be."""
+        self._grid, self._schedule = grid, schedule
+        self._under_way: dict[str, Sent] = {}
         self._ready: list[Message] = []  # replies that came when enough had come
-        self.trains = False  # set before training messages are sent: evaluation goes straight to Flower
+        self._answered: dict[str, Sent] = {}  # what the replies that were returned, or are ready, answer
+        self.step: tuple[int, Vector] | None = None
+        # The round and its weights: set before training messages are sent. Evaluation goes straight to Flower.
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
+    def busy(self) -> set[int]:
+        """Return the nodes that work, or whose reply waits for the next round."""
+        ready = [self._answered[reply.metadata.reply_to_message_id] for reply in self._ready]
+        return {sent.node for sent in (*self._under_way.values(), *ready)}
+
+    def find(self, reply: Message) -> Sent:
+        """Return what a reply that was returned answers."""
+        return self._answered[reply.metadata.reply_to_message_id]
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Push messages; return the replies that have come when they are enough, or when the time is up."""
+        """Push messages; return the replies that have come when they are enough, or when the time is up.
+
+        Errors, and replies that are too old, are returned with them, and do not count towards enough.
+        """
         messages = list(messages)
-        if not self.trains:
+        if self.step is None:
             return self._grid.send_and_receive(messages, timeout=timeout)
-        self.trains = False
-        self._under_way |= {name for name in self._grid.push_messages(messages) if name}
+        (round, w), self.step = self.step, None
+        waiting = {reply.metadata.reply_to_message_id for reply in self._ready}
+        self._answered = {name: sent for name, sent in self._answered.items() if name in waiting}
+        for name, message in zip(self._grid.push_messages(messages) if messages else [], messages, strict=True):
+            if name:
+                self._under_way[name] = Sent(message.metadata.dst_node_id, round, w)
         until = None if timeout is None else time.monotonic() + timeout
-        while self._under_way and len(self._ready) < self._enough:
+        counting = [reply for reply in self._ready if self.counts(reply, round)]
+        while self._under_way and len(counting) < self._schedule.buffer:
             came = list(self._grid.pull_messages(list(self._under_way)))
-            self._ready += came
-            self._under_way -= {reply.metadata.reply_to_message_id for reply in came}
+            for reply in came:
+                name = reply.metadata.reply_to_message_id
+                if name in self._under_way:  # and not a second reply, or one to a message of nobody
+                    self._answered[name] = self._under_way.pop(name)
+                    self._ready.append(reply)
+            counting = [reply for reply in self._ready if self.counts(reply, round)]
             if until is not None and time.monotonic() >= until:
                 break
             if not came:
                 time.sleep(POLL)
-        replies, self._ready = self._ready[: self._enough], self._ready[self._enough :]
+        later = counting[self._schedule.buffer :]
+        replies = [reply for reply in self._ready if reply not in later]
+        self._ready = later
         return replies
+
+    def counts(self, reply: Message, round: int) -> bool:
+        """Return whether a reply is one of those that make a step."""
+        limit = self._schedule.staleness_limit
+        return not reply.has_error() and (limit is None or round - self.find(reply).round <= limit)
 
 
 class FedBuff(Unequal):
@@ -83,62 +127,58 @@ class FedBuff(Unequal):
         """`others` are the arguments of the other strategies, and of Flower's FedAvg.
 
         buffer: replies that make a step.
-        at_work: nodes at work at any time; unset: all that Flower samples (`fraction_train`).
+        at_work: nodes at work at any time; unset: `fraction_train` of those that are connected.
         staleness_power, staleness_limit: an update that is s steps old counts (1 + s)^-power; older ones are left out.
         """
         if others.setdefault("fraction_evaluate", 0.0) != 0:
             raise BadInput("fraction_evaluate: FedBuff takes 0, because nodes are at work; use evaluate_fn of start()")
         if buffer < 1:
             raise BadInput(f"buffer: got {buffer}; it takes a whole number of at least 1")
-        super().__init__(**others)
+        self._fraction = float(others.pop("fraction_train", 1.0))
+        super().__init__(**others)  # Flower returns all nodes, in a drawn order: those that are idle are taken here
         self._schedule = Buffered(buffer, at_work or 0, staleness_power, staleness_limit)
-        self._begun: dict[int, tuple[int, Vector]] = {}  # nodes at work -> the round they began in, and its weights
         self._buffering: BufferingGrid | None = None
         self._round = 0  # that is being aggregated
 
     def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
         """Run Flower's loop on a grid that does not wait for everybody."""
-        self._begun = {}
-        self._buffering = BufferingGrid(grid, self._schedule.buffer)
+        self._buffering = BufferingGrid(grid, self._schedule)
         return super().start(cast("Grid", self._buffering), *arguments, **named)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return messages to the nodes that are idle, with the newest weights."""
+        """Return messages to nodes that are idle, with the newest weights, until enough are at work."""
         assert self._buffering is not None, "FedBuff runs in start(): it needs a grid of its own"
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        assert self._state is not None or not messages
-        online = set(grid.get_node_ids())
-        self._begun = {node: begun for node, begun in self._begun.items() if node in online}
-        idle = [message for message in messages if message.metadata.dst_node_id not in self._begun]
-        if self._schedule.at_work:
-            idle = idle[: max(0, self._schedule.at_work - len(self._begun))]
-        for message in idle:
-            assert self._state is not None
-            self._begun[message.metadata.dst_node_id] = server_round, self._state.w
-        self._buffering.trains = True
-        return idle
+        if not messages:
+            return []
+        assert self._state is not None
+        self._buffering.step = server_round, self._state.w
+        busy, online = self._buffering.busy(), len(messages)
+        places = self._schedule.at_work or max(int(self._fraction * online), self.min_train_nodes)
+        free = places - len(busy & {message.metadata.dst_node_id for message in messages})
+        idle = [message for message in messages if message.metadata.dst_node_id not in busy]
+        return idle[: max(0, free)]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the next weights from the replies in the buffer, each by how old it is."""
+        assert self._buffering is not None
         self._round = server_round
-        known = [reply for reply in replies if reply.metadata.src_node_id in self._begun]
-        limit = self._schedule.staleness_limit
-        fresh = [r for r in known if limit is None or server_round - self._begun[r.metadata.src_node_id][0] <= limit]
-        try:
-            return super().aggregate_train(server_round, fresh)
-        finally:
-            for reply in known:
-                del self._begun[reply.metadata.src_node_id]
+        grid = self._buffering
+        return super().aggregate_train(
+            server_round, [r for r in replies if r.has_error() or grid.counts(r, server_round)]
+        )
 
-    def _find_sent(self, node: int) -> Vector:
-        return self._begun[node][1]
+    def _find_sent(self, reply: Message) -> Vector:
+        assert self._buffering is not None
+        return self._buffering.find(reply).w
 
-    def _weigh(self, update: Update, node: int, share: float) -> Contribution:
-        staleness = self._round - self._begun[node][0]
+    def _weigh(self, update: Update, reply: Message, share: float) -> Contribution:
+        assert self._buffering is not None
+        staleness = self._round - self._buffering.find(reply).round
         discount = self._schedule.discount(staleness)
         weight = update.examples * discount
         return Contribution(update, weight=weight, share=share, discount=discount, staleness=staleness)

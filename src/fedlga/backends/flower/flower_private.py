@@ -74,18 +74,27 @@ def quicken_supernode(heard: Callable[[object], None], next_pause: Callable[[], 
     return True
 
 
-def quicken_pulls() -> None:
+def quicken_pulls(most_seconds: float | None = None) -> None:
     """Ask sooner again for a part of a message that is not there yet: Flower waits a second, then two, then four.
 
     A message is announced before its parts are sent, so this happens to most messages that are asked for in time.
+    `most_seconds` is how long all parts of a message may take; unset: as Flower has it.
     """
     try:
         parts: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
         for pull in (parts.pull_objects, parts.pull_and_inflate_object_from_tree):
             if "initial_backoff" in (pull.__kwdefaults__ or {}):
                 pull.__kwdefaults__["initial_backoff"] = FIRST_PAUSE
+            if most_seconds is not None and "max_time" in (pull.__kwdefaults__ or {}):
+                pull.__kwdefaults__["max_time"] = most_seconds
     except (ImportError, AttributeError):
         return
+
+
+def parse_supernode_arguments(arguments: Sequence[str]) -> Any:
+    """Return the arguments of Flower's node, as its own parser reads them; an error if this Flower has another."""
+    module: Any = importlib.import_module("flwr.supernode.cli.flower_supernode")
+    return module._parse_args_run_supernode().parse_args(list(arguments))
 
 
 def run_supernode() -> None:

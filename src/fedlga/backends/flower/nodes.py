@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 QUERY_SECONDS = 120.0  # that a new node has to say which device it is
 SHORTEST_POLL, LONGEST_POLL = 0.005, 0.25  # seconds between two polls for replies
+NEWCOMER_SECONDS = 2.0  # between two looks for devices that can take a free place in a buffer
 COUNTED = "flower.counted"  # in a checkpoint: the last round that each device's update counted in
 NOT_THERE = find_codes_of_absent_nodes()
 
@@ -83,16 +85,21 @@ class FlowerBackend(Backend):
         """Wait until all devices are there or the time is up; return those that are."""
         until = time.monotonic() + seconds
         while len(available := self._available()) < self._options.devices and time.monotonic() < until:
+            self._check_failed()
             time.sleep(LONGEST_POLL)
         return available or self.present()
+
+    def _check_failed(self) -> None:
+        """Raise NodesFailed if every node that is there failed, and none was ever good: the good ones may come back."""
+        online = set(self._grid.get_node_ids())
+        if online and online <= set(self._failed) and not self._known:
+            raise NodesFailed(f"every node failed: {self._failed[next(iter(online))][0]}")
 
     def present(self) -> list[int]:
         """Return the devices that can be asked, in order; wait until there is at least one."""
         until = time.monotonic() + self._options.patience
         while not (available := self._available()):
-            online = set(self._grid.get_node_ids())
-            if online and online <= set(self._failed) and not self._known:  # otherwise the good ones may come back
-                raise NodesFailed(f"every node failed: {self._failed[next(iter(online))][0]}")
+            self._check_failed()
             if time.monotonic() > until:
                 raise NodesFailed(f"no device has been connected for {self._options.patience:g} seconds")
             time.sleep(LONGEST_POLL)
@@ -118,8 +125,8 @@ class FlowerBackend(Backend):
 
     def _count_late(self, reply: Message) -> None:
         """Count a reply to a round that is over. It is not used."""
-        device, _ = self._owed.pop(reply.metadata.reply_to_message_id)
-        if not reply.has_error():
+        device, _ = self._owed.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+        if device is not None and not reply.has_error():
             self._incidents.late.append(device)
 
     @property
@@ -143,7 +150,9 @@ class FlowerBackend(Backend):
             pairs = zip(sent, new, strict=True)
             self._asked |= {message: (node, now + QUERY_SECONDS) for message, node in pairs if message is not None}
         for reply in self._pull(self._asked) if self._asked else []:
-            node, _ = self._asked.pop(reply.metadata.reply_to_message_id)
+            node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+            if node is None:
+                continue
             if not reply.has_error():
                 self._introduce(node, reply)
             elif reply.error.code not in NOT_THERE:
@@ -232,37 +241,53 @@ class FlowerBackend(Backend):
         assignments: Sequence[Assignment],
         count: int,
         refill: Callable[[Sequence[int], int], Sequence[Assignment]],
+        too_old: Collection[int] = (),
     ) -> Iterator[Update]:
         """Send assignments, and yield updates as they come, until `count` usable ones have come or nobody is left."""
         self._send(assignments)
         failures: dict[int, str] = {}
-        pause = SHORTEST_POLL
-        while count > 0:
+        asked = {a.device for a, _ in self._working.values()}
+        pause, looked = SHORTEST_POLL, time.monotonic()
+        while True:
             while count > 0 and self._ready:
                 update = self._ready.pop(0)
-                count -= self._is_usable(update)
+                count -= self._is_usable(update) and update.device not in too_old
+                looked = -math.inf  # its place is free
                 yield update
-            if count == 0 or not self._working:
+            if count <= 0:
                 break
-            waiting = {name: a for name, (a, _) in self._working.items()}
-            updates: dict[int, Update | None] = {}
-            came = self._gather(waiting, updates, failures)
-            now = time.monotonic()
-            left = {name: kept for name, kept in self._working.items() if name in waiting}
-            self._working = {name: kept for name, kept in left.items() if now < kept[1]}
-            self._owed |= {
-                name: (a.device, expiry + self._options.grace) for name, (a, expiry) in left.items() if now >= expiry
-            }
-            good = [update for update in updates.values() if update is not None]
-            self._ready += good
-            if updates and sum(map(self._is_usable, self._ready)) < count:
-                self._send(refill(self._available(), len(self._working)))
-            if not came:
+            if not self._working or time.monotonic() - looked >= NEWCOMER_SECONDS:
+                self._send(refill(self.idle(), len(self._working)))
+                looked = time.monotonic()
+            if not self._working:
+                break
+            asked |= {a.device for a, _ in self._working.values()}
+            if self._gather_buffered(failures):
+                pause = SHORTEST_POLL
+            else:
                 time.sleep(pause)
-            pause = SHORTEST_POLL if came else min(LONGEST_POLL, 1.5 * pause)
-        if failures and len(failures) == len(self._nodes_by_device(self._known)):
+                pause = min(LONGEST_POLL, 1.5 * pause)
+        if failures and set(failures) >= asked:
             device, reason = next(iter(failures.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
+
+    def _gather_buffered(self, failures: dict[int, str]) -> bool:
+        """Poll once for replies of nodes at work; return whether there were any."""
+        waiting = {name: a for name, (a, _) in self._working.items()}
+        updates: dict[int, Update | None] = {}
+        came = self._gather(waiting, updates, failures)
+        now = time.monotonic()
+        left = {name: kept for name, kept in self._working.items() if name in waiting}
+        self._working = {name: kept for name, kept in left.items() if now < kept[1]}
+        self._owed |= {
+            name: (a.device, expiry + self._options.grace) for name, (a, expiry) in left.items() if now >= expiry
+        }
+        self._ready += [update for update in updates.values() if update is not None]
+        return came
+
+    def idle(self) -> list[int]:
+        """Return the devices whose nodes are connected and have nothing to do; it does not wait."""
+        return self._available()
 
     def _send(self, assignments: Sequence[Assignment]) -> None:
         """Send assignments of `run_buffered` to their nodes, if these are known."""
@@ -299,7 +324,9 @@ class FlowerBackend(Backend):
             if reply.metadata.reply_to_message_id in self._owed:
                 self._count_late(reply)
                 continue
-            a = waiting.pop(reply.metadata.reply_to_message_id)
+            a = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if a is None:  # a second reply, or one to a message of nobody
+                continue
             try:
                 updates[a.device] = None  # unless the reply is a good one
                 if not reply.has_error():

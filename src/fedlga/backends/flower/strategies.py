@@ -141,7 +141,7 @@ class Unequal(FedAvg):
         if self._state is None:  # no node was asked for anything
             return None, None
         most = MOST_TIMES * median_low([full for reply in valid if (full := _full_work(reply))] or [0])
-        updates, contents, nodes = list[Update](), list[RecordDict](), list[int]()
+        updates, taken = list[Update](), list[Message]()
         for reply in valid:
             try:
                 update = self._update(reply)
@@ -151,37 +151,39 @@ class Unequal(FedAvg):
                 log.warning("aggregate_train: left out node %d: %s", reply.metadata.src_node_id, refused)
                 continue
             updates.append(update)
-            contents.append(reply.content)
-            nodes.append(reply.metadata.src_node_id)
+            taken.append(reply)
         full = self._steps or max((max(u.steps, u.steps_asked) for u in updates), default=0)
         # A client that does not report what it was asked for is taken to have been asked for the full work.
         updates = [u if u.steps_asked else replace(u, steps_asked=max(full, u.steps)) for u in updates]
         share = 1 / (self._devices or self._connected)
-        contributions = [self._weigh(u, node, share) for u, node in zip(updates, nodes, strict=True)]
+        contributions = [self._weigh(u, reply, share) for u, reply in zip(updates, taken, strict=True)]
         aggregation = self._aggregator.aggregate(replace(self._state, round=server_round), contributions)
         if not aggregation.used:
             return None, None
         used = {c.update.device for c in aggregation.used}
+        nodes = [reply.metadata.src_node_id for reply in taken]
         self._counted |= {node: server_round for node in nodes if self._numbers[node] in used}
         self._state = aggregation.state
         completed = [c.update.device for c in aggregation.used if c.scale != 1]
         if completed:
             log.info("aggregate_train: completed %d of %d updates", len(completed), len(used))
-        metrics = self.train_metrics_aggr_fn(_with_common_metrics(contents), self.weighted_by_key)
+        metrics = self.train_metrics_aggr_fn(
+            _with_common_metrics([reply.content for reply in taken]), self.weighted_by_key
+        )
         metrics["completed"] = len(completed)
         return self._unflatten(self._state.w), metrics
 
-    def _weigh(self, update: Update, node: int, share: float) -> Contribution:
-        """Return how a node's update counts."""
+    def _weigh(self, update: Update, reply: Message, share: float) -> Contribution:
+        """Return how an update counts."""
         return Contribution(update, weight=float(update.examples), share=share)
 
-    def _find_sent(self, node: int) -> Vector:
-        """Return the weights that a node's reply began from."""
+    def _find_sent(self, reply: Message) -> Vector:
+        """Return the weights that a reply began from."""
         assert self._state is not None
         return self._state.w
 
     def _update(self, reply: Message) -> Update:
-        content, w = reply.content, self._find_sent(reply.metadata.src_node_id)
+        content, w = reply.content, self._find_sent(reply)
         numbers = [dict(record) for record in content.metric_records.values()]
         if len(numbers) != 1:
             raise Refused("it sent no metrics, or more than one record of them")

@@ -7,7 +7,6 @@ has none of it, or with arguments that ask for another kind of process, Flower's
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import subprocess
@@ -16,14 +15,20 @@ import threading
 import time
 from collections.abc import Sequence
 
-from fedlga.backends.flower.flower_private import quicken_pulls, quicken_supernode, run_supernode
+from fedlga.backends.flower.flower_private import (
+    parse_supernode_arguments,
+    quicken_pulls,
+    quicken_supernode,
+    run_supernode,
+)
 
 DEVICE_PROCESS = "fedlga.backends.flower.device_process"
 LOOPBACK = "127.0.0.1"
 SHORTEST_PAUSE, LONGEST_PAUSE, GROWTH = 0.1, 3.0, 1.3  # seconds between two questions to the SuperLink
 REPLY_PAUSE = 0.02  # seconds between two looks for the reply, within the node
-RESTART_PAUSE = 1.0  # seconds before a device process that ended is started again
-OWN_PROCESSES = ("--isolation", "--ssl-certfile", "--ssl-keyfile", "--allow-runtime-dependency-installation")
+RESTART_PAUSE, LONGEST_RESTART_PAUSE = 1.0, 60.0  # seconds before a device process that ended is started again
+LONG_ENOUGH = 60.0  # seconds that a device process ran which did not end from its start
+OWN_PROCESSES = ("isolation", "ssl_certfile", "ssl_keyfile", "ssl_ca_certfile", "superexec_auth_secret_file")
 HELP = ("-h", "--help", "-V", "--version")
 
 
@@ -62,9 +67,13 @@ class Device:
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, bufsize=0)  # noqa: S603
 
     def _watch(self) -> None:
+        pause = RESTART_PAUSE
         while True:
+            started = time.monotonic()
             code = self._process.wait()
-            time.sleep(RESTART_PAUSE)
+            lasted = time.monotonic() - started
+            pause = RESTART_PAUSE if lasted > LONG_ENOUGH else min(LONGEST_RESTART_PAUSE, 2 * pause)
+            time.sleep(pause)
             _say(f"fedlga-node: the device process ended with {code}; it is started again")
             self._process = self._start()
 
@@ -84,23 +93,26 @@ def _say(line: str) -> None:
 def run(arguments: Sequence[str]) -> None:
     """Run a node with the arguments of `flower-supernode`."""
     sys.argv = ["flower-supernode", *arguments]  # where Flower reads them
-    if any(word.partition("=")[0] in OWN_PROCESSES for word in arguments):
-        _say("fedlga-node: these arguments ask for Flower's own processes: flower-supernode runs instead")
-    elif not any(word in HELP for word in arguments) and not _keep_device_up(arguments):
-        _say("fedlga-node: this Flower's node is not known: flower-supernode runs instead, with a process a message")
+    if not any(word in HELP for word in arguments):
+        _keep_device_up(arguments)
     run_supernode()
 
 
-def _keep_device_up(arguments: Sequence[str]) -> bool:
-    """Start the device process, and let Flower's node use it; return False if this Flower cannot."""
+def _keep_device_up(arguments: Sequence[str]) -> None:
+    """Start the device process, and let Flower's node use it; if this Flower cannot, say so."""
     try:
+        options = parse_supernode_arguments(arguments)
         importlib.import_module(DEVICE_PROCESS)  # it uses more of Flower than this module does
-    except ImportError:
-        return False
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--host", default=LOOPBACK)
-    parser.add_argument("--port", default="9094")  # Flower's default, for a node
-    options, _ = parser.parse_known_args(arguments)
+        defaults = parse_supernode_arguments(["--insecure"])
+        own = [name for name in OWN_PROCESSES if getattr(options, name) != getattr(defaults, name)]
+        own += ["runtime_dependency_install"] if options.runtime_dependency_install else []
+        own += ["isolation"] if any(word.startswith("--iso") for word in arguments) else []  # also its default
+    except (ImportError, AttributeError):
+        _say("fedlga-node: this Flower's node is not known: flower-supernode runs instead, with a process a message")
+        return
+    if own:
+        _say(f"fedlga-node: {own[0]} asks for Flower's own processes: flower-supernode runs instead")
+        return
     pace, devices = Pace(), list[Device]()
 
     def heard(message: object) -> None:
@@ -110,11 +122,11 @@ def _keep_device_up(arguments: Sequence[str]) -> bool:
 
     quicken_pulls()
     if not quicken_supernode(heard, pace.next_pause):
-        return False
-    sys.argv += ["--isolation", "process", "--host", options.host, "--port", options.port]
-    host: str = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(options.host) or options.host  # noqa: S104  # compared, not bound to
+        _say("fedlga-node: this Flower's node is not known: flower-supernode runs instead, with a process a message")
+        return
+    sys.argv += ["--isolation", "process"]
+    host: str = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(options.host) or options.host  # noqa: S104  # compared, not bound
     devices.append(Device(f"[{host}]:{options.port}" if ":" in host else f"{host}:{options.port}"))
-    return True
 
 
 def main() -> None:

@@ -110,9 +110,11 @@ class Buffered(Schedule):
             return [job for job, _ in start_jobs(f, state.round, list(chosen), state.clock)]
 
         full = len(working) >= (self.at_work or f.cohort)
-        idle = [] if full else [device for device in f.backend.present() if device not in busy]
+        there = f.backend.idle() if busy else f.backend.present()  # only if nobody works, somebody has to be waited for
+        idle = [] if full else [device for device in there if device not in busy]
         jobs = [*working, *start(idle, len(working))]
-        return Plan(jobs, jobs, state.clock, 0.0, enough=self.most_updates(f.cohort), refill=start)
+        counting = [job for job in jobs if not self._is_too_old(state, job)]
+        return Plan(jobs, counting, state.clock, 0.0, enough=self.most_updates(f.cohort), refill=start)
 
     def _start(
         self, f: Federation, state: ServerState, clock: float, working: list[Job], ended: list[Job], draws: int
