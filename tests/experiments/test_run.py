@@ -276,7 +276,7 @@ def test_rounds_without_an_evaluation(tmp_path):
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path):
     # What the paper prints, to the letter: not-a-number within a few rounds.
-    printed = SMALL.changed({"method": "fedlga", "scale": "printed", "lr": 0.05, "rounds": 60})
+    printed = SMALL.changed({"method": "fedlga", "scale": "printed", "outlier_bound": 0, "lr": 0.05, "rounds": 60})
     done = fedlga.run(printed, tmp_path / "run")
     assert done.summary["diverged"] is True
     assert done.summary["rounds"] < 60

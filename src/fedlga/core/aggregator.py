@@ -15,6 +15,7 @@ from fedlga.core.aggregation.base import AggregationRule, bound_lengths
 from fedlga.core.aggregation.mean import Mean
 from fedlga.core.audit import measure_round
 from fedlga.core.completion.digest import DigestReader
+from fedlga.core.guard import Guard
 from fedlga.core.method import Method, WeightedSum, WeightedVector, recall
 from fedlga.core.optimizers.base import ServerOptimizer
 from fedlga.core.optimizers.sgd import Sgd
@@ -38,6 +39,8 @@ class Aggregation:
     used: Sequence[Contribution]
     bounded: dict[int, float] = field(default_factory=dict[int, float])  # devices: what shortened their update
     audit: dict[str, Any] | None = None
+    refused: dict[int, str] = field(default_factory=dict[int, str])  # devices whose update was not believed, and why
+    diverged: bool = False  # no update was finite
 
 
 @dataclass(frozen=True)
@@ -59,34 +62,38 @@ class Aggregator:
         """
         if audit or self.policy.needs_all or self.rule.needs_all:
             return self._aggregate_held(state, arriving, audit=audit)
-        sums = _RunningSums(self, state)
+        sums, guard = _RunningSums(self, state), Guard(self.rule.outlier_bound, state)
         received, used = list[Contribution](), list[Contribution]()
         for c in arriving:
             received.append(c.without_vectors())
-            decision = self.policy.decide(state, [c.update], {})
-            for chosen in _apply(decision, [c]):
-                sums.add(chosen)
-                used.append(chosen.without_vectors())
+            for believed in guard.admit([c]):
+                decision = self.policy.decide(state, [believed.update], {})
+                for chosen in _apply(decision, [believed]):
+                    sums.add(chosen)
+                    used.append(chosen.without_vectors())
+        state = replace(state, memory={**state.memory, **guard.memory()})
         after = self._step(state, sums.result(), used) if used else state
-        return Aggregation(after, Decision({}), received, used)
+        return _report(after, Decision({}), received, used, guard)
 
     def _aggregate_held(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool) -> Aggregation:
-        received = list[Contribution]()
+        received, guard = list[Contribution](), Guard(self.rule.outlier_bound, state)
         with DigestReader(sketches=self.policy.needs_all and self.policy.needs_sketches) as reader:
             for c in arriving:
                 received.append(c)
                 if self.policy.needs_all:  # read now, while other devices still work
                     reader.add(c.update.device, c.update.delta)
             digests = reader.result()
-        decision = self.policy.decide(state, [c.update for c in received], digests)
-        used = _apply(decision, received)
+        believed = guard.admit(received)
+        digests = {device: digest for device, digest in digests.items() if device not in guard.refused}
+        decision = self.policy.decide(state, [c.update for c in believed], digests)
+        used, bounded = guard.shorten(_apply(decision, believed))
         measured = measure_round(received, used) if audit else None
-        state = replace(state, memory={**state.memory, **decision.memory})
-        noted, noted_used = ([c.without_vectors() for c in contributions] for contributions in (received, used))
-        if not used:
-            return Aggregation(state, decision, noted, noted_used, audit=measured)
-        sums, bounded = self._sum_all(state, used)
-        return Aggregation(self._step(state, sums, noted_used), decision, noted, noted_used, bounded, measured)
+        state = replace(state, memory={**state.memory, **decision.memory, **guard.memory()})
+        if used:
+            sums, shortened = self._sum_all(state, used)
+            bounded = {**bounded, **shortened}
+            state = self._step(state, sums, [c.without_vectors() for c in used])
+        return _report(state, decision, received, used, guard, bounded, measured)
 
     def _sum_all(
         self, state: ServerState, used: Sequence[Contribution]
@@ -129,6 +136,20 @@ class Aggregator:
             direction = replace(direction, terms=[term * damping for term in direction.terms])
         w, remembered = self.optimizer.step(state.w, direction.terms, state.memory)
         return replace(state, w=w, memory={**state.memory, **accumulated, **direction.memory, **remembered})
+
+
+def _report(
+    state: ServerState,
+    decision: Decision,
+    received: Sequence[Contribution],
+    used: Sequence[Contribution],
+    guard: Guard,
+    bounded: dict[int, float] | None = None,
+    audit: dict[str, Any] | None = None,
+) -> Aggregation:
+    noted, noted_used = ([c.without_vectors() for c in contributions] for contributions in (received, used))
+    diverged = bool(received) and guard.not_finite == len(received)
+    return Aggregation(state, decision, noted, noted_used, bounded or {}, audit, guard.refused, diverged)
 
 
 def _damping(used: Sequence[Contribution]) -> float:

@@ -22,6 +22,7 @@ from fedlga.core.process import one_thread
 from fedlga.core.rates import RateSchedule
 from fedlga.core.schedules.base import Plan, Schedule, counts
 from fedlga.core.schedules.rounds import Rounds
+from fedlga.core.settings import Stopped
 from fedlga.core.types import Assignment, Contribution, Job, Metrics, Record, ServerState, Update, Weights
 
 if TYPE_CHECKING:
@@ -97,7 +98,15 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     before, state = state, carry_on(aggregation.state, state, plan)
 
     ended = observe(plan, updates)
-    diverged = not all_finite(state.w) or (state.buffers is not None and not all_finite(state.buffers))
+    refused = aggregation.refused
+    if len(refused) > f.aggregator.rule.most_refused * len(updates):
+        device, why = next(iter(refused.items()))
+        raise Stopped(
+            f"round {state.round}: {len(refused)} of {len(updates)} updates were left out as wrong, more than "
+            f"most_refused = {f.aggregator.rule.most_refused:g} allows; device {device}: {why}"
+        )
+    finite = all_finite(state.w) and (state.buffers is None or all_finite(state.buffers))
+    diverged = aggregation.diverged or not finite
     due = state.round % f.evaluate_every == 0 or last or diverged
     metrics = f.evaluate(f.backend.score(state.w, state.buffers)) if due else dict.fromkeys(f.metrics)
     elapsed, incidents = time.perf_counter() - started, f.backend.take_incidents()
@@ -108,7 +117,8 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
         notes.append(f"{odd[0]} is {metrics[odd[0]]}, and not a finite number")
         metrics = {name: None if name in odd else value for name, value in metrics.items()}
     if diverged:
-        notes[0] = "the weights are no longer finite numbers: the run stops here"
+        what = "the weights are no longer finite numbers" if not finite else "no update holds finite numbers any more"
+        notes[0] = f"{what}: the run stops here"
     planned = {job.device: job for job in plan.ended}
     return state, Record(
         round=state.round,
@@ -129,7 +139,7 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
         clipped=dict(decision.clipped),
         bounded=aggregation.bounded,
         late=incidents.late,
-        refused=incidents.refused,
+        refused={**incidents.refused, **refused},
         **count_costs(f, before, plan, ended, updates, used),
         audit=aggregation.audit,
         diverged=diverged,

@@ -29,6 +29,7 @@ from fedlga.backends.flower.local_terms import COUNTED, METHOD, SENT, UPLOADED
 from fedlga.backends.flower.messages import MOST_EXAMPLES, Refused, check_array, check_vectors, pack_vectors
 from fedlga.core.aggregator import Aggregator
 from fedlga.core.registry import create, find
+from fedlga.core.round import all_finite
 from fedlga.core.settings import BadInput, settings_of
 from fedlga.core.types import Contribution, ServerState, Update
 
@@ -158,7 +159,13 @@ class Unequal(FedAvg):
         share = 1 / (self._devices or self._connected)
         contributions = [self._weigh(u, reply, share) for u, reply in zip(updates, taken, strict=True)]
         aggregation = self._aggregator.aggregate(replace(self._state, round=server_round), contributions)
+        for update in updates:
+            if (why := aggregation.refused.get(update.device)) is not None:
+                log.warning("aggregate_train: left out an update: %s", why)
         if not aggregation.used:
+            return None, None
+        if not all_finite(aggregation.state.w):
+            log.warning("aggregate_train: the next weights would not be finite: the old ones stay")
             return None, None
         used = {c.update.device for c in aggregation.used}
         nodes = [reply.metadata.src_node_id for reply in taken]

@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from fedlga.core.types import Vector
 
 
+OUTLIER_BOUND = 20.0  # docs/reliability.md has the longest honest updates of our runs
+
+
 @dataclass(frozen=True)
 class AggregationRule(ABC):
     """A frozen dataclass of settings, without state. A subclass implements `sum`."""
 
     length_bound: float = setting(
         0.0, "an update longer than this times the round's median length is shortened to it; 0: no bound", least=0
+    )
+
+    outlier_bound: float = setting(
+        OUTLIER_BOUND, "an update longer than this times the usual length is left out; 0: none is", least=0
+    )
+    most_refused: float = setting(
+        1.0, "the run stops if more than this share of a round's updates was left out as wrong", least=0, most=1
     )
 
     streams: ClassVar[bool] = False  # the sum can be built one vector at a time, as updates arrive
