@@ -828,6 +828,43 @@ def nodes() -> list[Row]:
     ]
 
 
+@table
+def honest() -> list[Row]:
+    """The longest honest updates, as multiples of what was usual when they came."""
+    return [
+        {
+            "preset": r["preset"],
+            "method": METHOD_NAMES[r["method"]],
+            "settings": r["settings"],
+            "rounds": r["rounds"],
+            "longest update": f"{known(r, 'longest'):.1f}",
+            "longest control": f"{float(r['longest_upload']):.1f}" if r["longest_upload"] else "",
+            "left out": r["refused"],
+        }
+        for r in read_csv("attacks/honest.csv")
+    ]
+
+
+@table
+def attacks() -> list[Row]:
+    """Accuracy under attack: with all devices equal, and with half of them slow; the worst seed."""
+    records = read_csv("attacks/attacks.csv")
+    fleets, defences = (distinct(r[name] for r in records) for name in ("fleet", "defence"))
+    cells: dict[tuple[str, ...], list[float]] = {}
+    for r in records:
+        key = tuple(r[name] for name in ("attack", "method", "defence", "fleet"))
+        cells.setdefault(key, []).append(known(r, "accuracy"))
+    return [
+        {"attack": attack, "method": METHOD_NAMES[method]}
+        | {
+            defence: " / ".join(f"{100 * min(cells[attack, method, defence, fleet]):.0f}" for fleet in fleets)
+            for defence in defences
+        }
+        for attack in distinct(r["attack"] for r in records)
+        for method in distinct(r["method"] for r in records)
+    ]
+
+
 # Pages
 
 

