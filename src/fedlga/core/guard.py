@@ -25,6 +25,7 @@ LEAST_KNOWN = 5  # updates, before anything counts as usual
 LONGEST = 1e12  # until then: sums of such numbers are still finite
 MOST_KNOWN = 256
 MOST_TIMES_EXAMPLES = 100.0  # the median: natural federations are unequal, so this only stops the absurd
+MOST_TIMES_COMPLETED = 3.0  # the usual full work: a device that claims little work must not gain by it
 DELTA, EXAMPLES = "delta", "examples"
 
 
@@ -78,14 +79,16 @@ class Guard:
         return True
 
     def shorten(self, used: Sequence[Contribution]) -> tuple[list[Contribution], dict[int, float]]:
-        """Limit what completing made of updates to the length of unusually long full work; return what it took off."""
+        """Limit what completing made of updates to the usual length of full work; return what it took off."""
         bounded: dict[int, float] = {}
         kept: list[Contribution] = []
         for c in used:
             length = abs(c.scale) * self._lengths[c.update.device][DELTA]
-            limit = self._limit(DELTA, c.steps, c.update.lr) if c.scale != 1 and self._bound else math.inf
-            if length > limit:
-                bounded[c.update.device] = limit / length
+            if c.scale != 1 and self._bound:
+                usual = self._limit(DELTA, c.steps, c.update.lr) / self._bound
+                limit = max(MOST_TIMES_COMPLETED * usual, self._lengths[c.update.device][DELTA])
+                if length > limit:
+                    bounded[c.update.device] = limit / length
             kept.append(replace(c, scale=c.scale * bounded.get(c.update.device, 1.0)))
         return kept, bounded
 
