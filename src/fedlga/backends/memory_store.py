@@ -42,9 +42,13 @@ class MemoryFile:
         if self.counted == NOTHING_YET:
             return {}
         file = self._file(self.counted)
-        if file.exists():
-            return load_tensors(file)[0]
-        if any(self.folder.glob("*.safetensors")):
+        try:
+            if file.exists():
+                return load_tensors(file)[0]
+            others = any(self.folder.glob("*.safetensors"))
+        except Exception as error:  # a damaged file may make the reader raise anything
+            raise BadInput(f"memory: {str(file)!r} cannot be read ({type(error).__name__})") from error
+        if others:
             raise BadInput(f"memory: round {self.counted} of this device is gone: {str(file)!r}")
         return {}
 

@@ -144,6 +144,8 @@ def names_of(kind: str) -> list[str]:
 
 def find(kind: str, name: str) -> Any:
     """Return the class or function behind a name; BadInput if there is none, or if it is of another kind."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # from a file, it may be anything
+        raise BadInput(f"{SEAMS[kind].field}: got {name!r}; it takes a name")
     if SEAMS[kind].load:
         return import_object(SEAMS[kind].field, SEAMS[kind].load)(name)
     seam = SEAMS[kind]

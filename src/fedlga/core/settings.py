@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,10 @@ from typing import Any, cast
 
 class BadInput(ValueError):
     """A call that cannot be carried out. The message is one line: the field, what it got, what it takes."""
+
+    def __init__(self, message: object = "") -> None:
+        """Line breaks in the message, which a name or a value of the user's may have, become spaces."""
+        super().__init__(" ".join(str(message).split("\n")).replace("\r", " "))
 
 
 class Stopped(RuntimeError):
@@ -123,13 +128,30 @@ def _convert(value: Any, kind: Any, fail: BadInput) -> Any:
     elif isinstance(value, bool) or kind is bool:
         if isinstance(value, bool) and kind is bool:
             return value
-    elif kind is int and isinstance(value, int | float) and float(value).is_integer():
+    elif kind is int and isinstance(value, int | float) and _as_float(value, fail).is_integer():
         return int(value)
     elif kind is float and isinstance(value, int | float):
-        return float(value)
+        return _as_float(value, fail)
     elif kind is str and isinstance(value, str):
         return value
     raise fail
+
+
+def _as_float(value: float, fail: BadInput) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise fail from None
+
+
+def read_toml(text: str, what: str) -> dict[str, Any]:
+    """Return what a TOML text says; BadInput, which begins with `what`, if it cannot be read."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise BadInput(f"{what}: not valid TOML (too deeply nested)") from None
+    except ValueError as error:  # also of whole numbers with thousands of digits
+        raise BadInput(f"{what}: not valid TOML ({error})") from error
 
 
 def _takes(kind: Any, limits: Mapping[str, Any]) -> str:

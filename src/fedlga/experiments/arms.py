@@ -19,6 +19,11 @@ class Arm:
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def __post_init__(self) -> None:
+        texts: tuple[Any, ...] = (self.method, self.policy)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(self.settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadInput(f"arm: got {self.method!r} {self.policy!r}; it takes two names, and a table of settings")
+
     @property
     def label(self) -> str:
         """The arm in one word, for folders and tables: fedavg-complete-lr=0.03."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,8 @@ def _check(folder: Path, place: Path, origin: Origin) -> list[str]:
             raise Damaged(folder, f"{MANIFEST} does not match its checksum")
         files: dict[str, str] = manifest["files"]
         made = Origin(manifest["experiment"], manifest["kernel"], manifest["versions"])
+        if not all(isinstance(part, dict) for part in (files, made.experiment, made.versions)):
+            raise TypeError("a part of it is no table")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, Damaged):
             raise
@@ -143,6 +146,19 @@ def _check(folder: Path, place: Path, origin: Origin) -> list[str]:
     return words
 
 
+def _is_possible(round: int, clock: float, jobs: Sequence[Job], origin: Origin) -> bool:
+    """Return whether a run can have come this far; what is not would be noticed in the middle of a round only."""
+    devices = origin.experiment.get("devices", math.inf)
+    whole = [number for job in jobs for number in (job.device, job.round, job.steps, job.steps_asked)]
+    times = [clock, *(number for job in jobs for number in (job.started, job.lasts))]
+    return (
+        round >= 0
+        and all(type(number) is int and number >= 0 for number in whole)
+        and all(type(number) in (int, float) and math.isfinite(number) and number >= 0 for number in times)
+        and all(job.device < devices and job.round <= round for job in jobs)
+    )
+
+
 def _load(
     folder: Path, place: Path, start: ServerState, backend: Backend, origin: Origin
 ) -> tuple[ServerState, list[str]]:
@@ -153,7 +169,10 @@ def _load(
             raise Damaged(folder, error) from error
 
     def memories() -> Iterator[tuple[int, Memory]]:
-        for file in sorted((place / DEVICES).glob("*.safetensors"), key=lambda f: int(f.stem)):
+        files = list((place / DEVICES).glob("*.safetensors"))
+        if odd := [file.name for file in files if not file.stem.isdecimal()]:
+            raise Damaged(folder, f"{odd[0]!r} is no device's memory")
+        for file in sorted(files, key=lambda f: int(f.stem)):
             yield int(file.stem), load(file)[0]
 
     vectors, metadata = load(place / SERVER)
@@ -163,10 +182,11 @@ def _load(
         words = _check(folder, place, origin)
     else:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} is of another version; start the run again")
+    if "w" not in vectors:
+        raise Damaged(folder, "it holds no weights")
     shapes = [None if v is None else v.shape for v in (vectors["w"], vectors.get("buffers"))]
     if shapes != [None if v is None else v.shape for v in (start.w, start.buffers)]:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} belongs to another model")
-    backend.restore(memories())
     memory = {name.removeprefix("memory."): vector for name, vector in vectors.items() if name.startswith("memory.")}
     try:
         clock = float.fromhex(metadata.get("clock", "0x0p+0"))
@@ -176,6 +196,9 @@ def _load(
             for round in sorted({job.round for job in jobs})
         }
         known = {"round": int(metadata["round"]), "clock": clock, "jobs": jobs, "earlier": earlier}
-    except (KeyError, TypeError, ValueError) as error:
+        if not _is_possible(int(metadata["round"]), clock, jobs, origin):
+            raise ValueError("what it says of the run is not possible")
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Damaged(folder, error) from error
+    backend.restore(memories())
     return dataclasses.replace(start, w=vectors["w"], memory=memory, buffers=vectors.get("buffers"), **known), words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlga.core.files import format_csv, write_atomically
-from fedlga.core.settings import BadInput
+from fedlga.core.settings import BadInput, read_toml
 from fedlga.core.types import Record
 from fedlga.experiments.arms import Arm, check_different, pair_arms
 from fedlga.experiments.config import Experiment
@@ -78,12 +77,34 @@ class Plan:
         if not file.is_file():
             raise BadInput(f"--resume: {str(folder)!r} holds no comparison; it takes the folder of one")
         try:
-            values = tomllib.loads(file.read_text(encoding="utf-8"))
+            values = read_toml(file.read_text(encoding="utf-8"), f"--resume: {str(file)!r}")
             base = Experiment.from_dict(values.pop("base"))
             arms = [Arm(**arm) for arm in values.pop("more_arms", [])]
-            return cls(base=base, more_arms=arms, **values)
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+            plan = cls(base=base, more_arms=arms, **values)
+            if not plan.is_whole():
+                raise TypeError("a list is of another type, or empty")
+            return plan
+        except (KeyError, TypeError, AttributeError, OSError, UnicodeDecodeError) as error:
             raise BadInput(f"--resume: {str(file)!r} is damaged ({error})") from error
+
+    def is_whole(self) -> bool:
+        """Return whether all that was read from a file is of the right type, and there is something to run."""
+        texts = [*as_list(self.methods), *as_list(self.policies)]
+        seeds = as_list(self.seeds)
+        return (
+            isinstance(self.changes, dict)
+            and all(isinstance(text, str) for text in texts)
+            and bool(seeds)
+            and all(type(seed) is int and seed >= 0 for seed in seeds)
+            and bool(self.arms)
+        )
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list that was read from a file; TypeError if it is something else."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{value!r} is no list")
+    return list(value)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
 
 
 def run_folder(out: Path, arm: Arm, seed: int) -> Path:

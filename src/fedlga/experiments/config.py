@@ -12,7 +12,7 @@ from typing import Any
 
 from fedlga.core.rates import SCHEDULES, RateSchedule
 from fedlga.core.registry import SEAMS, find, import_object
-from fedlga.core.settings import BadInput, check_settings, setting, settings_of, suggest
+from fedlga.core.settings import BadInput, check_settings, read_toml, setting, settings_of, suggest
 
 OWN = "own"  # the dataset and model of a task, or of real devices that bring theirs: see fedlga.flower.server_app
 TASK_DEFAULTS = {  # of an experiment with a task, where the paper's setting says nothing
@@ -269,10 +269,7 @@ class Experiment:
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML") -> Experiment:
         """Return the experiment that a TOML text describes."""
-        try:
-            return cls.from_dict(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise BadInput(f"{source}: not valid TOML ({error})") from error
+        return cls.from_dict(read_toml(text, source))
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
@@ -404,7 +401,7 @@ def built_in_owners(name: str) -> list[tuple[str, str]]:
 def find_owner(name: str) -> Any:
     """Return the class behind the name of a table of settings."""
     for kind, seam in SEAMS.items():
-        if name in seam.names:
+        if name in seam.names and seam.base:
             return find(kind, name)
     if ":" in name:
         return import_object("options", name)
@@ -412,15 +409,25 @@ def find_owner(name: str) -> Any:
     raise BadInput(f"{name}: there is no such field or table; {suggest(name, known)}")
 
 
+LONGEST_VALUE = 100_000  # letters of an option
+MOST_SEEDS, MOST_DIGITS = 10_000, 18
+
+
 def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
     """Return the key and value of 'key=value', as given to an option; a value that is not TOML is a text."""
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
         raise BadInput(f"{option}: got {text!r}; it takes key=value")
+    if len(raw) > LONGEST_VALUE:
+        raise BadInput(
+            f"{option}: the value of {key.strip()!r} has {len(raw)} letters; it takes {LONGEST_VALUE} at most"
+        )
     try:
         return key.strip(), tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), raw.strip()
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{option}: the value of {key.strip()!r} cannot be read") from error
 
 
 def parse_seeds(text: str, option: str = "--seeds") -> Sequence[int]:
@@ -428,9 +435,12 @@ def parse_seeds(text: str, option: str = "--seeds") -> Sequence[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise BadInput(f"{option}: got {text!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
-        seeds += range(int(first), int(last if dash else first) + 1)
+        if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > MOST_DIGITS:
+            raise BadInput(f"{option}: got {text[:50]!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        if len(seeds) + len(numbers) > MOST_SEEDS:
+            raise BadInput(f"{option}: got {text[:50]!r}; it takes {MOST_SEEDS} seeds at most")
+        seeds += numbers
     if not seeds or len(set(seeds)) < len(seeds):
         raise BadInput(f"{option}: got {text!r}; it takes at least one seed, each once")
     return seeds

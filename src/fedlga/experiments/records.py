@@ -123,13 +123,16 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def read_versions(folder: Path) -> dict[str, str]:
     """Return the versions that made a run, if its summary says."""
     versions = _read_json(folder / SUMMARY).get("versions")
-    return cast("dict[str, str]", versions) if isinstance(versions, dict) else {}
+    given = cast("dict[str, Any]", versions) if isinstance(versions, dict) else {}
+    return {name: version for name, version in given.items() if isinstance(version, str)}
 
 
 def read_partition(folder: Path) -> list[list[int]] | None:
     """Return how many examples of each class every device of a run holds; None if the folder does not say."""
-    counts = _read_json(folder / PARTITION).get("counts")
-    return cast("list[list[int]]", counts) if isinstance(counts, list) else None
+    counts: Any = _read_json(folder / PARTITION).get("counts")
+    rows = cast("list[Any]", counts) if isinstance(counts, list) else []
+    whole = all(_is_a(row, list[int]) and len(row) == len(rows[0]) > 0 for row in rows)
+    return rows if rows and whole else None
 
 
 def make_frame(records: Sequence[Record]) -> pd.DataFrame:
@@ -144,6 +147,6 @@ def make_frame(records: Sequence[Record]) -> pd.DataFrame:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         values: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return {}
     return cast("dict[str, Any]", values) if isinstance(values, dict) else {}

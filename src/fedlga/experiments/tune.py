@@ -13,20 +13,19 @@ held-out seed can enter a choice: the functions of `search` never see one.
 from __future__ import annotations
 
 import statistics
-import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedlga.core.files import format_csv, write_atomically
-from fedlga.core.settings import BadInput
+from fedlga.core.settings import BadInput, read_toml
 from fedlga.experiments.arms import Arm, check_different, format_settings
-from fedlga.experiments.compare import Plan, write_tables
+from fedlga.experiments.compare import Plan, as_list, write_tables
 from fedlga.experiments.config import Experiment, names_in_use
 from fedlga.experiments.criteria import CRITERIA, Criterion
 from fedlga.experiments.parallel import Job, Outcome, RunPool
-from fedlga.experiments.records import read_summary
+from fedlga.experiments.records import SUMMARY, read_summary
 from fedlga.experiments.search import MOST_WIDENINGS, Grid, Point, Scores, SearchState, grid_points, next_trials
 
 PLAN, CHOICE, TABLE, SEARCH, HELD_OUT = "tuning.toml", "choice.toml", "tuning.csv", "search", "held-out"
@@ -117,9 +116,9 @@ class TuningPlan:
                 arms=[Arm(**arm) for arm in values["arms"]],
                 grid=values["grid"],
                 criterion=CRITERIA[values["by"]],
-                seeds=values["seeds"],
-                held_out=values["held_out"],
-                widenings=values["widenings"],
+                seeds=[_check_int(seed) for seed in as_list(values["seeds"])],
+                held_out=[_check_int(seed) for seed in as_list(values["held_out"])],
+                widenings=_check_int(values["widenings"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{option}: {str(folder / PLAN)!r} is damaged ({error!r})") from error
@@ -174,7 +173,11 @@ def read_scores(plan: TuningPlan, out: Path, arm: Arm, points: Sequence[Point]) 
     for point in points:
         for seed in plan.seeds:
             if summary := read_summary(search_folder(out, arm, point, seed)):
-                cost = plan.criterion.cost(plan.experiment(arm, point, seed), summary)
+                folder = search_folder(out, arm, point, seed)
+                try:
+                    cost = plan.criterion.cost(plan.experiment(arm, point, seed), summary)
+                except (KeyError, TypeError, OverflowError) as error:
+                    raise BadInput(f"--resume: {str(folder / SUMMARY)!r} is damaged ({error!r})") from error
                 scores.setdefault(point, {})[seed] = cost
                 criterion = plan.criterion.for_metric(str(summary.get("metric", "accuracy")))
     return scores, criterion
@@ -260,6 +263,12 @@ def _read_toml(file: Path, option: str) -> dict[str, Any]:
     if not file.is_file():
         raise BadInput(f"{option}: {str(file.parent)!r} holds no search; it takes the folder of fedlga tune")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        return read_toml(file.read_text(encoding="utf-8"), f"{option}: {str(file)!r} is damaged")
+    except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{option}: {str(file)!r} is damaged ({error})") from error
+
+
+def _check_int(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is no whole number of at least 0")
+    return value

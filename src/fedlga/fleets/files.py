@@ -16,7 +16,7 @@ def read_rows(what: str, path: Path, columns: set[str], takes: str) -> list[tupl
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"{what}: cannot read {str(path)!r} ({reason})") from error
     if not rows:

@@ -211,10 +211,13 @@ def _read_number(where: str, row: Mapping[str, str], column: str, *, above: floa
     return value
 
 
+MOST_DIGITS = 12
+
+
 def _read_device(where: str, row: Mapping[str, str], devices: int) -> int:
     text = (row["device"] or "").strip()
-    if not text.isdecimal() or not 0 <= int(text) < devices:
-        raise BadInput(f"{where}: there is no device {text!r}; it takes 0 to {devices - 1}")
+    if not text.isdecimal() or len(text) > MOST_DIGITS or not 0 <= int(text) < devices:
+        raise BadInput(f"{where}: there is no device {text[:50]!r}; it takes 0 to {devices - 1}")
     return int(text)
 
 

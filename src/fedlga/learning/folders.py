@@ -130,7 +130,7 @@ class _ImageFiles:
                 else:
                     plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
                     array = np.asarray(plain, np.float32) / 255
-        except (OSError, ValueError) as error:
+        except Exception as error:  # an image that is damaged, or too large, may make the reader raise anything
             raise BadInput(f"{self.where}: {file!r} cannot be read as an image ({error})") from error
         channels_first = array[None] if array.ndim == GREY else array.transpose(2, 0, 1)
         return torch.from_numpy(np.ascontiguousarray(channels_first)), label

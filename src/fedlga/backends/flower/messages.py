@@ -15,6 +15,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedlga.core.aggregator import BUFFERS
+from fedlga.core.settings import BadInput
 from fedlga.core.types import Assignment, Update
 
 if TYPE_CHECKING:
@@ -43,10 +44,13 @@ def pack_assignment(assignment: Assignment, setup: ConfigRecord) -> RecordDict:
 
 def unpack_assignment(message: Message) -> Assignment:
     """Return the assignment that a message brings."""
-    vectors = unpack_vectors(message.content.array_records[VECTORS])
-    numbers: dict[str, Any] = dict(message.content.config_records[NUMBERS])
-    w, buffers = vectors.pop("w"), vectors.pop(BUFFERS, None)
-    return Assignment(w=w, broadcast=vectors, buffers=buffers, **numbers)
+    try:
+        vectors = unpack_vectors(message.content.array_records[VECTORS])
+        numbers: dict[str, Any] = dict(message.content.config_records[NUMBERS])
+        w, buffers = vectors.pop("w"), vectors.pop(BUFFERS, None)
+        return Assignment(w=w, broadcast=vectors, buffers=buffers, **numbers)
+    except Exception as error:  # unknown bytes may make a reader raise anything
+        raise BadInput(f"assignment: it does not have the agreed form ({type(error).__name__})") from error
 
 
 def pack_update(update: Update, round: int, seconds: float) -> RecordDict:
@@ -115,7 +119,7 @@ def check_vectors(record: ArrayRecord | None, lengths: Mapping[str, int]) -> dic
     for name, array in record.items():
         if tuple(array.shape) != (lengths[name],) or array.dtype != "float32":
             shape = " x ".join(map(str, array.shape))
-            raise Refused(f"{name} is {shape} of {array.dtype}, and the model {lengths[name]} of float32")
+            raise Refused(f"{name} is {shape} of {array.dtype!r}, and the model {lengths[name]} of float32")
     return {name: torch.from_numpy(check_array(name, array)).clone() for name, array in record.items()}
 
 

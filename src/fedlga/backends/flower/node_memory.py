@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 
+LONGEST_NAME = 100
+
+
 def device_number(config: Mapping[str, Any]) -> int:
     """Return which device a node is."""
     number = config.get("device", config.get("partition-id"))
@@ -24,8 +27,8 @@ def device_number(config: Mapping[str, Any]) -> int:
 
 def own_memory_file(context: Context, run: str, counted: int) -> MemoryFile:
     """Return where this node keeps its memory of a run; `counted` is the last round that counted."""
-    if not run.isalnum():
-        raise BadInput(f"the run's name is {run!r}; it takes letters and digits")
+    if not (run.isascii() and run.isalnum() and len(run) <= LONGEST_NAME):
+        raise BadInput(f"the run's name is {run[:LONGEST_NAME]!r}; it takes up to {LONGEST_NAME} letters and digits")
     config = context.node_config
     state = config.get("state-dir")
     default = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedlga"

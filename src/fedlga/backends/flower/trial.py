@@ -11,16 +11,16 @@ import ssl
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedlga.core.files import write_atomically
-from fedlga.core.settings import BadInput
+from fedlga.core.settings import BadInput, read_toml
 
+LIMITS = {"port": 65_535, "nodes": 10_000}  # the most that fleet.toml may say
 CONNECTION = "fleet"  # the SuperLink's name in Flower's configuration
 STARTING = 180.0  # seconds that a SuperLink or a node may take to start
 STOPPING = 10.0  # seconds that a process has to end after SIGTERM
@@ -38,9 +38,12 @@ class Trial:
         """The contents of fleet.toml."""
         file = self.folder / "fleet.toml"
         try:
-            return tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            values = read_toml(file.read_text(encoding="utf-8"), str(file))
+        except (OSError, ValueError) as error:
             raise BadInput(f"{str(self.folder)!r} holds no fleet: fedlga fleet init makes one") from error
+        if not all(type(values.get(name)) is int and 0 < values[name] <= most for name, most in LIMITS.items()):
+            raise BadInput(f"{str(file)!r}: it takes port and nodes, both whole numbers")
+        return values
 
     @property
     def port(self) -> int:
@@ -163,8 +166,10 @@ class Trial:
         return self.folder / "up.json"
 
     def _read_started(self) -> dict[str, dict[str, Any]]:
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(self._file.read_text(encoding="utf-8"))
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            values: Any = json.loads(self._file.read_text(encoding="utf-8"))
+            entries = cast("dict[str, Any]", values) if isinstance(values, dict) else {}
+            return {name: entry for name, entry in entries.items() if _is_entry(entry)}
         return {}
 
     def running(self) -> dict[str, int]:
@@ -197,6 +202,11 @@ class Trial:
         self.stop("superlink")
         self._file.unlink(missing_ok=True)
         return running
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether an entry of up.json is one that `up` wrote."""
+    return isinstance(entry, dict) and all(type(entry.get(name)) is int for name in ("pid", "since"))  # pyright: ignore
 
 
 def _status(pid: int | str) -> list[str] | None:

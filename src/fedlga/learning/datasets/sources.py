@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,8 +71,9 @@ class Publisher:
             try:
                 with tarfile.open(file) as archive:
                     unpack(archive, self.members, folder)
-            except (tarfile.TarError, EOFError, KeyError, OSError) as error:
-                raise Unreachable(f"the archive is damaged: {error}") from error
+            except (tarfile.TarError, EOFError, KeyError, OSError, zlib.error, lzma.LZMAError) as error:
+                reason = str(error).partition("\n")[0]
+                raise Unreachable(f"the archive is damaged: {reason}") from error
             finally:
                 file.unlink()  # unpacked or damaged: the next try downloads it again
 
