@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 VECTORS, NUMBERS, SETUP = "vectors", "numbers", "setup"
 # All the numbers that a device sends.
 REPORTED = ("round", "device", "steps", "steps_asked", "examples", "train_loss", "seconds")
+LONGEST_REASON = 300  # letters
 MOST_EXAMPLES = 2**40  # of one device: a larger weight could dominate the average
 LONGEST_HEADER = 1024  # bytes of an array besides its numbers
 
 
 class Refused(Exception):
-    """A reply that must not reach the model; the message says why."""
+    """A reply that must not reach the model; the message says why, in one line of moderate length."""
+
+    def __init__(self, message: str) -> None:
+        """What a stranger sent may be in the message: it gets no line breaks, and no more room than others."""
+        super().__init__("".join(letter if letter.isprintable() else " " for letter in message[:LONGEST_REASON]))
 
 
 def pack_assignment(assignment: Assignment, setup: ConfigRecord) -> RecordDict:
@@ -119,7 +124,7 @@ def check_vectors(record: ArrayRecord | None, lengths: Mapping[str, int]) -> dic
     for name, array in record.items():
         if tuple(array.shape) != (lengths[name],) or array.dtype != "float32":
             shape = " x ".join(map(str, array.shape))
-            raise Refused(f"{name} is {shape} of {array.dtype!r}, and the model {lengths[name]} of float32")
+            raise Refused(f"{name} is {shape} of {array.dtype}, and the model {lengths[name]} of float32")
     return {name: torch.from_numpy(check_array(name, array)).clone() for name, array in record.items()}
 
 
