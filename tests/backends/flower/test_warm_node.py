@@ -21,6 +21,7 @@ def flower(monkeypatch):
     """Flower's node does not run; what it would be given is kept. Flower's modules are as before afterwards."""
     loop, pulls = importlib.import_module(LOOP), importlib.import_module(PULLS)
     monkeypatch.setattr(loop, "_pull_and_store_message", loop._pull_and_store_message)
+    monkeypatch.setattr(loop, "_push_messages", loop._push_messages)
     monkeypatch.setattr(loop, "time", loop.time)
     for pull in (pulls.pull_objects, pulls.pull_and_inflate_object_from_tree):
         monkeypatch.setattr(pull, "__kwdefaults__", dict(pull.__kwdefaults__))
@@ -53,12 +54,33 @@ def test_flowers_loop_tells_what_it_pulled_and_pauses_as_told(flower, monkeypatc
     monkeypatch.setattr(flower_private.time, "sleep", slept.append)
     monkeypatch.setattr(flower.loop, "_pull_and_store_message", lambda **named: named["run"])
     assert flower_private.quicken_supernode(heard.append, lambda: 0.5)
-    assert flower.loop._pull_and_store_message(run=7) == 7
-    assert flower.loop._pull_and_store_message(run=None) is None
+    assert flower.loop._pull_and_store_message(run=7, receive=lambda: None) == 7
+    assert flower.loop._pull_and_store_message(run=None, receive=lambda: None) is None
     assert heard == [7, None]
     flower.loop.time.sleep(3)
     flower.loop.time.sleep(0.2)
     assert slept == [0.5, 0.2]
+
+
+def test_a_reply_to_an_old_message_is_not_taken_for_the_one_that_is_waited_for(flower, monkeypatch):
+    """Flower's loop would ask for the next message after the first reply, and send the right one only then."""
+    sent: list[str] = []
+    ready = [["old"], ["other", "new"], ["next"]]
+
+    def make(name):
+        return SimpleNamespace(metadata=SimpleNamespace(message_id=name, reply_to_message_id=name))
+
+    def push(*, send, state):
+        for name in ready.pop(0):
+            send(make(name), "tree", 0.1)
+
+    monkeypatch.setattr(flower.loop, "_pull_and_store_message", lambda *, receive: receive() and 1)
+    monkeypatch.setattr(flower.loop, "_push_messages", push)
+    assert flower_private.quicken_supernode(lambda run: None, lambda: 0.5)
+    flower.loop._pull_and_store_message(receive=lambda: (make("new"), "tree"))
+    flower.loop._push_messages(send=lambda message, *_: sent.append(message.metadata.message_id), state=None)
+    assert sent == ["old", "other", "new"]
+    assert ready == [["next"]]
 
 
 def test_parts_of_a_message_are_asked_for_again_soon(flower):

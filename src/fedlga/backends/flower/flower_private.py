@@ -53,23 +53,43 @@ def quicken_supernode(heard: Callable[[object], None], next_pause: Callable[[], 
     """Let Flower's node tell what the SuperLink gave it, and pause no longer than `next_pause` says.
 
     Flower's loop sleeps for three seconds where there is no message, and for half a second between two looks for the
-    reply. Return False, with nothing changed, if this Flower's loop is another.
+    reply. It takes the first reply that it finds for the one to its message: after a run was stopped while the node
+    received a message, that is the reply to the old one, and from then on each reply would wait for the next message.
+    So replies are sent here until the right one was among them. Return False, with nothing changed, if this Flower's
+    loop is another.
     """
     try:
         loop: Any = importlib.import_module("flwr.supernode.start_client_internal")
-        pull, _ = loop._pull_and_store_message, loop.time.sleep
+        pull, push, _ = loop._pull_and_store_message, loop._push_messages, loop.time.sleep
     except (ImportError, AttributeError):
         return False
+    waited_for: list[str] = []
 
-    def pull_and_tell(*words: Any, **named: Any) -> Any:
-        run = pull(*words, **named)
+    def pull_and_tell(*, receive: Callable[[], Any], **named: Any) -> Any:
+        def receive_and_note() -> Any:
+            received = receive()
+            waited_for[:] = [] if received is None else [received[0].metadata.message_id]
+            return received
+
+        run = pull(receive=receive_and_note, **named)
         heard(run)
         return run
+
+    def push_the_right_one(*, send: Callable[..., Any], **named: Any) -> None:
+        def send_and_note(message: Any, *words: Any) -> Any:
+            if message.metadata.reply_to_message_id in waited_for:
+                waited_for.clear()
+            return send(message, *words)
+
+        while True:
+            push(send=send_and_note, **named)
+            if not waited_for:
+                return
 
     def pause(seconds: float) -> None:
         time.sleep(min(seconds, next_pause()))
 
-    loop._pull_and_store_message = pull_and_tell
+    loop._pull_and_store_message, loop._push_messages = pull_and_tell, push_the_right_one
     loop.time = SimpleNamespace(sleep=pause)
     return True
 
