@@ -275,7 +275,7 @@ def test_a_resolved_experiment_says_everything():
     assert {f.name for f in experiment_fields()} - written.keys() == unset
     assert written["options"] == {
         "complete": {"scale": "feedback", "fading": 0.95, "longest": 2.0},
-        "mean": {"length_bound": 0.0},
+        "mean": {"length_bound": 0.0, "outlier_bound": 20.0, "most_refused": 1.0},
         "sgd": {"eta_g": 1.0},
         "paper": {"rho": 0.5, "tau_min": 1, "tau_max": 4},
         "classes": {"classes_per_device": 2, "examples_per_device": 0},

@@ -281,7 +281,7 @@ def test_a_run_that_diverges_stops_and_says_so(tmp_path):
     assert done.summary["diverged"] is True
     assert done.summary["rounds"] < 60
     assert done.records[-1].diverged
-    assert "no longer finite" in (done.records[-1].note or "")
+    assert "finite numbers" in (done.records[-1].note or "")
     assert done.records[-1].loss is None, "JSON knows no not-a-number"
 
 

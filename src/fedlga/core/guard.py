@@ -106,7 +106,11 @@ class Guard:
     def memory(self) -> Memory:
         """Return what the aggregator remembers for the next rounds."""
         kept = {name: rows[-MOST_KNOWN:] for name, rows in self._known.items()}
-        return {f"{REMEMBERED}{name}": torch.tensor(rows, dtype=torch.float64) for name, rows in kept.items() if rows}
+        return {
+            f"{REMEMBERED}{name}": torch.tensor(rows, dtype=torch.float64, device="cpu")
+            for name, rows in kept.items()
+            if rows
+        }
 
 
 def _length(vector: Vector) -> float:

@@ -77,7 +77,7 @@ class Plan:
         if not file.is_file():
             raise BadInput(f"--resume: {str(folder)!r} holds no comparison; it takes the folder of one")
         try:
-            values = read_toml(file.read_text(encoding="utf-8"), f"--resume: {str(file)!r}")
+            values = read_toml(file.read_text(encoding="utf-8"), f"--resume: {str(file)!r} is damaged")
             base = Experiment.from_dict(values.pop("base"))
             arms = [Arm(**arm) for arm in values.pop("more_arms", [])]
             plan = cls(base=base, more_arms=arms, **values)
