@@ -47,7 +47,7 @@ def test_the_memory_is_where_the_node_says_or_in_the_users_state(tmp_path, monke
 
 
 def test_a_run_cannot_name_a_folder_elsewhere():
-    with pytest.raises(BadInput, match="it takes letters and digits"):
+    with pytest.raises(BadInput, match="it takes up to 100 letters and digits"):
         own_memory_file(context(device=3), "../../etc", 0)
 
 
