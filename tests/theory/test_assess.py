@@ -1,0 +1,150 @@
+"""An experiment as the theorems see it: who is slow, what is not as assumed, and what a run did."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fedlga.core.settings import BadInput
+from fedlga.core.types import Record
+from fedlga.experiments.presets import preset
+from fedlga.experiments.simulation import simulate
+from fedlga.theory.assess import (
+    Stragglers,
+    apply_theorem,
+    assess,
+    count_stragglers,
+    find_remainder,
+    list_departures,
+    make_setting,
+    shorten,
+    summarise_gradients,
+)
+from fedlga.theory.theorems import c2, find_bound
+
+SMALL = preset("digits").changed({"steps_per_epoch": 1, "rounds": 40, "cohort": 10, "lr": 0.002})
+
+
+@pytest.fixture(scope="module")
+def assessment():
+    return assess(SMALL)
+
+
+def test_an_experiment_is_measured_and_judged(assessment):
+    a = assessment
+    assert (a.setting.N, a.setting.K, a.setting.E, a.setting.T) == (20, 10, 5, 40)
+    assert (a.setting.eta_l, a.setting.eta_g) == (0.002, 1.0)
+    assert a.estimates.curvature.value == a.constants.L
+    assert a.constants.gap == a.estimates.objective.value  # the loss cannot fall below 0
+    assert a.applies == (a.setting.eta_l <= a.largest_lr)
+    assert a.applies
+    assert a.best_bound.total <= a.bound.total
+    assert a.best_lr <= a.largest_lr
+    assert a.corollary.eta_l == pytest.approx(1 / (math.sqrt(40) * 5 * a.constants.L))
+    assert a.corollary.eta_g == pytest.approx(math.sqrt(50))
+    assert a.corollary_holds == (a.fewest_rounds <= 40)
+
+
+def test_the_error_of_completed_updates_is_the_measured_one(assessment):
+    """By c_2 with Lemma 1 as an equality: rho (1 + rho) e^2 (1 + L eta_g eta_l E) / (2 eta_l^2 E^2)."""
+    s, k, error = assessment.setting, assessment.constants, assessment.completion_error
+    assert error is not None
+    rho = s.rho
+    expected = rho * (1 + rho) * error.value**2 * (1 + k.L * s.eta_l * 5) / (2 * s.eta_l**2 * 25)
+    assert c2(s, k) * k.gradient4 == pytest.approx(expected)
+    assert error.low <= error.value <= error.high
+    assert find_remainder(0.5, s, 0.0) == 0.0
+
+
+def test_without_stragglers_nothing_is_completed():
+    a = assess(SMALL.changed({"stragglers": "wait", "method": "fedavg", "devices": 10, "cohort": 10}))
+    assert a.completion_error is None
+    assert a.constants.M == a.bound.completion == 0
+    assert a.setting.K is None
+    assert a.setting.theorem == 1
+    assert (a.setting.rho, a.setting.tau_max) == (0.0, 1)
+    assert a.departures == []
+
+
+def test_stragglers_are_counted_as_the_theorem_does():
+    """tau is uniform in 1..4, and tau = 1 is not slow: of rho = 0.8, three quarters are unfinished."""
+    changed = {"rho": 0.8, "method": "fedavg", "stragglers": "keep"}
+    with simulate(SMALL.changed(changed)) as simulation:
+        found = count_stragglers(simulation.federation)
+        assert found.rho == pytest.approx(0.6, abs=0.03)
+        assert found.tau_max == 4
+        setting = make_setting(simulation.experiment, simulation.federation, found)
+        assert setting.rho == found.rho
+        assert any("as it came" in line for line in list_departures(simulation.experiment, simulation.federation))
+    with simulate(SMALL.changed({**changed, "stragglers": "drop"})) as simulation:
+        assert count_stragglers(simulation.federation) == Stragglers(0.0, 1)
+        assert any("dropped" in line for line in list_departures(simulation.experiment, simulation.federation))
+
+
+def test_departures():
+    changes = {
+        "method": "scaffold",
+        "stragglers": "keep",
+        "server_optimizer": "adam",
+        "aggregation": "median",
+        "steps_per_epoch": 0,
+        "partition": "quantity",
+        "averaging": "examples",
+        "lr_schedule": "cosine",
+        "momentum": 0.9,
+        "dropout": 0.1,
+    }
+    with simulate(SMALL.changed(changes)) as simulation:
+        lines = "\n".join(list_departures(simulation.experiment, simulation.federation))
+        assert make_setting(simulation.experiment, simulation.federation, Stragglers(0, 1)).eta_g == 1
+    for words in ("scaffold", "adam", "median", "E is the most", "by examples", "cosine", "momentum", "send nothing"):
+        assert words in lines
+    assert "without replacement" in lines
+
+
+def record(round: int, squared: float | None) -> Record:
+    empty = {"devices": [], "steps": [], "steps_asked": [], "slow": [], "absent": [], "used": []}
+    return Record(
+        round, {}, None, 0.0, 0.0, 0.1, **empty, scales={}, train_objective=2.0 - round / 10, squared_gradient=squared
+    )
+
+
+def test_what_a_run_did():
+    outcome = summarise_gradients([record(1, 4.0), record(2, None), record(3, 1.0), record(4, 3.0)])
+    assert outcome is not None
+    assert (outcome.rounds, outcome.recorded, outcome.smallest, outcome.round, outcome.last) == (4, 3, 1.0, 3, 3.0)
+    assert outcome.objective == pytest.approx(1.6)
+    assert summarise_gradients([record(1, None)]) is None
+
+
+def test_nothing_is_promised_where_a_condition_fails(assessment):
+    """With all devices, the corollary needs (1 + rho)^2 E N rounds; c_1 is positive long before."""
+    a, full = assessment, replace(assessment.setting, K=None)
+    fewest = math.ceil((1 + full.rho) ** 2 * 5 * 20)
+    for rounds in (fewest - 1, fewest):
+        judged = apply_theorem(
+            a.experiment, replace(full, T=rounds), a.constants, a.estimates, a.completion_error, a.departures
+        )
+        assert judged.fewest_rounds == fewest
+        assert judged.corollary_holds == (rounds == fewest) == math.isfinite(judged.corollary_bound.total)
+        assert math.isfinite(find_bound(judged.corollary, judged.constants).total)
+
+
+def test_a_run_of_fewer_rounds_has_a_larger_bound(assessment):
+    shorter = shorten(assessment, 20)
+    assert shorter.setting == replace(assessment.setting, T=20)
+    assert shorter.bound.start == pytest.approx(2 * assessment.bound.start)
+    assert shorten(assessment, 40) is assessment
+
+
+def test_a_loss_below_its_lowest_value_is_refused():
+    with pytest.raises(BadInput, match="--lowest: got 100, and the loss at the start is 2"):
+        assess(SMALL, lowest=100)
+
+
+def test_real_devices_keep_their_data_to_themselves():
+    real = preset("digits").changed({"fleet": "real", "backend": "flower"})
+    with pytest.raises(BadInput, match="fleet: got 'real'; the theorems need the devices' data"):
+        assess(real)
