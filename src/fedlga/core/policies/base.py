@@ -14,6 +14,7 @@ from fedlga.core.types import ServerState, Update
 
 if TYPE_CHECKING:
     from fedlga.core.completion.digest import UpdateDigest
+    from fedlga.core.completion.private import Instruction
     from fedlga.core.types import Memory, Vector
 
 
@@ -45,7 +46,11 @@ class Policy(ABC):
 
     waits: ClassVar[bool] = False  # until the slowest device has finished; otherwise to the deadline
     uses_unfinished: ClassVar[bool] = True  # False: unfinished work need not be simulated
-    needs_all: ClassVar[bool] = False  # its decision on one update depends on the round's other updates
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether its decision on one update depends on the round's other updates."""
+        return False
 
     @property
     def needs_sketches(self) -> bool:
@@ -55,6 +60,17 @@ class Policy(ABC):
     def with_carry(self, carry: float) -> Policy:
         """Return the policy for a server optimiser that repeats this share of a round's step in the next round."""
         return self
+
+    def instruct(self, state: ServerState) -> Instruction | None:
+        """Return what devices complete their own updates with; None: they send them as they are."""
+        return None
+
+    def learn(self, state: ServerState, step: Sequence[Vector], updates: Sequence[Update]) -> Memory:
+        """Return what to remember of a round: of the step that was taken, the sum of some terms, and of its updates.
+
+        The updates come without their vectors.
+        """
+        return {}
 
     @abstractmethod
     def decide(self, state: ServerState, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]) -> Decision:

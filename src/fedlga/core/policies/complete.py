@@ -13,10 +13,13 @@ from fedlga.core.types import ServerState, Update
 
 if TYPE_CHECKING:
     from fedlga.core.completion.digest import UpdateDigest
+    from fedlga.core.completion.private import Instruction
     from fedlga.core.completion.scales import Scales
+    from fedlga.core.types import Memory, Vector
 
 
 SCALES = ("feedback", "growth", "linear", "printed")
+PRIVATE_SCALES = ("feedback", "growth", "linear")  # what devices can follow without the others' updates
 REMOVED_SCALES = {"trusted": "feedback"}  # of earlier versions, and what takes their place
 
 
@@ -33,9 +36,9 @@ class Complete(Policy):
     fading: float = setting(0.95, "scale growth: weight of each earlier round, relative to the round after it", most=1)
     longest: float = setting(2.0, "limit: a completed update is at most this times the longest complete one", above=0)
 
-    carry: float = 0.0  # of the server optimiser: the share of a round's step that the next round repeats
+    private: bool = setting(False, "devices complete their own updates, and the aggregator needs their sum only")
 
-    needs_all = True
+    carry: float = 0.0  # of the server optimiser: the share of a round's step that the next round repeats
 
     def __post_init__(self) -> None:
         if self.scale in REMOVED_SCALES:
@@ -45,6 +48,12 @@ class Complete(Policy):
             )
         if isinstance(self.scale, str) and self.scale not in SCALES:
             raise BadInput(f"complete.scale: got {self.scale!r}; it takes {', '.join(SCALES)} or a number above 0")
+        if self.private and self.scale not in PRIVATE_SCALES:
+            raise BadInput(f"complete.scale: got {self.scale!r} with private; it takes {', '.join(PRIVATE_SCALES)}")
+
+    @property
+    def needs_all(self) -> bool:  # noqa: D102
+        return not self.private
 
     @property
     def needs_sketches(self) -> bool:  # noqa: D102
@@ -53,9 +62,24 @@ class Complete(Policy):
     def with_carry(self, carry: float) -> Complete:  # noqa: D102
         return replace(self, carry=carry)
 
+    def instruct(self, state: ServerState) -> Instruction | None:  # noqa: D102
+        from fedlga.core.completion.private import make_instruction
+
+        return make_instruction(state.memory, str(self.scale), self.longest) if self.private else None
+
+    def learn(self, state: ServerState, step: Sequence[Vector], updates: Sequence[Update]) -> Memory:  # noqa: D102
+        from fedlga.core.completion.private import learn_private
+
+        if not self.private:
+            return {}
+        whole = sum(step[1:], step[0])
+        return learn_private(state.memory, str(self.scale), whole, updates, self.fading, self.carry)
+
     def decide(  # noqa: D102
         self, state: ServerState, updates: Sequence[Update], digests: Mapping[int, UpdateDigest]
     ) -> Decision:
+        if self.private:
+            return Decision({u.device: Treatment(completed=not u.finished) for u in updates})
         complete = [u for u in updates if u.finished]
         scales = self._scales(state, updates, complete, digests)
         as_sent = {u.device: AS_SENT for u in updates}
