@@ -17,13 +17,26 @@ from fedlga.backends.flower.installed import turn_off_telemetry
 if TYPE_CHECKING:
     from fedlga.backends.flower.fedbuff import FedBuff
     from fedlga.backends.flower.local_terms import LocalTerms
+    from fedlga.backends.flower.own_completion import complete_own_mod
+    from fedlga.backends.flower.private_strategy import PrivateFedLGA
     from fedlga.backends.flower.strategies import FedDyn, FedLGA, FedNova, Scaffold
     from fedlga.experiments.flower_client import client_app
     from fedlga.experiments.flower_server import server_app
 
 turn_off_telemetry()  # before Flower is imported
 
-__all__ = ["FedBuff", "FedDyn", "FedLGA", "FedNova", "LocalTerms", "Scaffold", "client_app", "server_app"]
+__all__ = [
+    "FedBuff",
+    "FedDyn",
+    "FedLGA",
+    "FedNova",
+    "LocalTerms",
+    "PrivateFedLGA",
+    "Scaffold",
+    "client_app",
+    "complete_own_mod",
+    "server_app",
+]
 
 _LAZY_IMPORTS = {
     "server_app": "fedlga.experiments.flower_server",
@@ -34,6 +47,8 @@ _LAZY_IMPORTS = {
     "Scaffold": "fedlga.backends.flower.strategies",
     "FedDyn": "fedlga.backends.flower.strategies",
     "LocalTerms": "fedlga.backends.flower.local_terms",
+    "PrivateFedLGA": "fedlga.backends.flower.private_strategy",
+    "complete_own_mod": "fedlga.backends.flower.own_completion",
 }
 
 

@@ -78,6 +78,20 @@ def test_serial_and_pool_agree(method, policy, clip, workers):
     assert any(record.slow for record in records), "no device was slow, so nothing was tested"
 
 
+@pytest.mark.parametrize("scale", ["feedback", "growth"])
+def test_private_completing_agrees_and_continues(scale, two_workers, tmp_path):
+    changes = {**HARD, "rounds": 5, "method": "scaffold", "stragglers": "complete", "private": True, "scale": scale}
+    experiment = preset("digits").changed(changes)
+    state, _, records = outcome(experiment)
+    pooled, _, pool_records = outcome(experiment.changed({"backend": "pool"}), two_workers)
+    assert torch.equal(state.w, pooled.w)
+    assert records == pool_records
+    assert any(record.scales for record in records), "nothing was completed, so nothing was tested"
+    list(run_and_record(experiment.changed({"rounds": 3}), tmp_path / "r"))
+    rest = list(run_and_record(experiment, tmp_path / "r", resume=True))
+    assert [replace(record, seconds=0.0) for record in rest] == records[3:]
+
+
 @pytest.mark.parametrize("task", OWN_TASKS)
 @pytest.mark.parametrize(("method", "policy"), PAIRS)
 def test_tasks_agree(method, policy, task, two_workers):

@@ -8,7 +8,7 @@ from fedlga.core.fleet import Effort, Workload
 from fedlga.core.settings import BadInput
 from fedlga.fleets.real import RealFleet
 
-EXPERIMENT = {"backend": "flower", "audit": False, "dropout": 0.0}
+EXPERIMENT = {"backend": "flower", "audit": False, "dropout": 0.0, "record": None}
 
 
 def test_all_devices_are_asked_for_all_their_work():
@@ -22,8 +22,9 @@ def test_all_devices_are_asked_for_all_their_work():
     ("changes", "said"),
     [
         ({"backend": "pool"}, "fleet: got 'real' with backend 'pool'; it takes backend 'flower'"),
-        ({"audit": True}, "fleet: got 'real' with audit or dropout"),
-        ({"dropout": 0.1}, "fleet: got 'real' with audit or dropout"),
+        ({"audit": True}, "fleet: got 'real' with audit; it needs simulated devices"),
+        ({"dropout": 0.1}, "fleet: got 'real' with dropout; it needs simulated devices"),
+        ({"record": "gradient"}, "fleet: got 'real' with record; it needs simulated devices"),
     ],
 )
 def test_what_needs_a_simulation_is_refused(changes, said):

@@ -17,12 +17,14 @@ def train(msg: Message, context: Context) -> Message:
     partition_id, num_partitions = context.node_config["partition-id"], context.node_config["num-partitions"]
     loader = load_data(partition_id, num_partitions)
     slow = partition_id % 2 == 1
-    steps = context.run_config["local-steps"] // (4 if slow else 1)
+    asked = context.run_config["local-steps"]
+    steps = asked // (4 if slow else 1)
     loss = train_steps(model, loader, steps, msg.content["config"]["lr"])
     metrics = {
         "train_loss": loss,
         "num-examples": len(loader.dataset),
         "num-steps": steps,
+        "num-steps-asked": asked,
     }
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=msg)

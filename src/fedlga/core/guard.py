@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, cast, final
 
 import torch
 
@@ -25,7 +25,7 @@ LEAST_KNOWN = 5  # updates, before anything counts as usual
 LONGEST = 1e12  # until then: sums of such numbers are still finite
 MOST_KNOWN = 256
 MOST_TIMES_EXAMPLES = 100.0  # the median: natural federations are unequal, so this only stops the absurd
-MOST_TIMES_COMPLETED = 3.0  # the usual full work: a device that claims little work must not gain by it
+MOST_TIMES_COMPLETED = 1.5  # the usual full work: a device that claims little work gains little by it
 DELTA, EXAMPLES = "delta", "examples"
 
 
@@ -36,24 +36,32 @@ class Guard:
     def __init__(self, bound: float, state: ServerState) -> None:
         """`bound`: an update longer than this times what is usual is refused; 0: lengths are not compared."""
         self._bound = bound
-        self._known = {
-            name.removeprefix(REMEMBERED): [(float(length), float(steps)) for length, steps in rows]
+        self._known: dict[str, list[tuple[float, float]]] = {
+            name.removeprefix(REMEMBERED): [
+                (length, steps) for length, steps in cast("list[list[float]]", rows.tolist())
+            ]
             for name, rows in state.memory.items()
             if name.startswith(REMEMBERED)
         }
         self._limits: dict[tuple[str, int], float] = {}
         self._lengths: dict[int, dict[str, float]] = {}  # of this round's updates, by device
         self.refused: dict[int, str] = {}  # devices, and why
-        self.not_finite = 0  # how many of them
+        self._not_finite = 0  # how many of them
 
-    def admit(self, contributions: Sequence[Contribution]) -> list[Contribution]:
-        """Return the contributions that can be right; the reasons for the others are kept."""
+    def admit(
+        self, contributions: Sequence[Contribution], known: Mapping[int, float] | None = None
+    ) -> list[Contribution]:
+        """Return the contributions that can be right; the reasons for the others are kept.
+
+        `known` are lengths of devices' updates that were measured before.
+        """
         for c in contributions:
-            self._measure(c.update)
+            self._measure(c.update, (known or {}).get(c.update.device))
         return [c for c in contributions if self._judge(c.update)]
 
-    def _measure(self, update: Update) -> None:
-        lengths = {name: _length(vector) for name, vector in ((DELTA, update.delta), *update.uploads.items())}
+    def _measure(self, update: Update, known: float | None) -> None:
+        lengths = {DELTA: true_length(update.delta) if known is None else known}
+        lengths |= {name: true_length(vector) for name, vector in update.uploads.items()}
         self._lengths[update.device] = lengths
         for name, length in lengths.items() if self._bound else ():
             self._known.setdefault(name, []).append((length / (update.lr or 1.0), float(update.steps)))
@@ -64,11 +72,10 @@ class Guard:
         lengths = self._lengths[update.device]
         if not all(map(math.isfinite, lengths.values())) or not _is_finite(update.buffers):
             self.refused[update.device] = "its numbers are not finite"
-            self.not_finite += 1
+            self._not_finite += 1
             return False
         if self._bound:
-            claimed = [examples for examples, _ in self._known[EXAMPLES][-MOST_KNOWN:]]
-            if len(claimed) >= LEAST_KNOWN and update.examples > MOST_TIMES_EXAMPLES * statistics.median(claimed):
+            if update.examples > MOST_TIMES_EXAMPLES / self._bound * self._limit(EXAMPLES, 1, 1.0):
                 self.refused[update.device] = f"it claims {update.examples} examples, far more than is usual"
                 return False
             for name, length in lengths.items():
@@ -103,6 +110,10 @@ class Guard:
             self._limits[name, steps] = self._bound * usual if usual > 0 else math.inf
         return self._limits[name, steps] * (lr or 1.0)
 
+    def has_diverged(self) -> bool:
+        """Return whether updates came, and none of them is finite."""
+        return 0 < len(self._lengths) == self._not_finite
+
     def memory(self) -> Memory:
         """Return what the aggregator remembers for the next rounds."""
         kept = {name: rows[-MOST_KNOWN:] for name, rows in self._known.items()}
@@ -113,8 +124,8 @@ class Guard:
         }
 
 
-def _length(vector: Vector) -> float:
-    """Return |vector|; infinity if a number is not finite."""
+def true_length(vector: Vector) -> float:
+    """Return |vector|, of whatever size its numbers are; infinity if one is not finite."""
     square = float(torch.dot(vector, vector))
     if not math.isfinite(square):  # huge numbers, whose squares float32 does not hold, or no numbers
         exact = vector.double()

@@ -29,7 +29,7 @@ from fedlga.experiments.simulation import (
     split_data,
 )
 from fedlga.experiments.superlink import DONE, FAILED, RECORD
-from fedlga.learning.evaluation import Evaluator, TestSet
+from fedlga.learning.evaluation import Evaluator, TestSet, make_device_evaluator
 from fedlga.learning.reading import read_data, read_task_data
 from fedlga.learning.task import Task, load_task
 
@@ -128,7 +128,10 @@ def open_own_federation(e: Experiment, grid: Grid, task: Task, *, only_tests: bo
     examples = _PerDevice(backend, e.devices, lambda count: count)
     steps = _PerDevice(backend, e.devices, lambda count: local_steps(e, count))
     fleet = create_fleet(e, steps, None, problem.model)
-    federation = make_federation(e, fleet, backend, Evaluator(problem.metrics, test, [], ranges=ranges), examples)
+    evaluator = Evaluator(problem.metrics, test, backend.slow, ranges=ranges)
+    if e.evaluate_on == "devices":
+        evaluator = make_device_evaluator(problem.metrics, e.target_metric, e.devices, backend.slow)
+    federation = make_federation(e, fleet, backend, evaluator, examples)
     yield Simulation(e, federation, make_start(problem.model), problem.model, None)
 
 

@@ -9,25 +9,27 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from fedlga.backends.flower.commands import QUIET, explain, find_command, read_json, run_flwr, unbox
 from fedlga.backends.flower.installed import check_installed
 from fedlga.core.registry import SEAMS
 from fedlga.core.settings import BadInput
+from fedlga.core.text import clean_text
 from fedlga.core.types import Record
 from fedlga.experiments.config import TASK_MODULE, Experiment
 
 RECORD = "fedlga-record "  # begins a line of the log that holds a round's record
 DONE = "fedlga-done "  # and one after the last round
 FAILED = "fedlga-failed "  # and one that says why there will be no more
+LONGEST_FAILURE = 2000  # letters
 PACKAGE = "fedlga_experiment"
-FRAME = " \n│╭╮╰╯─"  # Flower draws frames around its errors
+COMPLETED = "finished:completed"  # what Flower calls a run that ended well
 
 
 def submit(
@@ -45,40 +47,79 @@ def submit(
             raise BadInput(f"task: there is no file {e.task!r}; it takes a Python file with model() and data()")
         _write_app(Path(app), e, {"out": str(folder.resolve()), "resume": resume, "data_dir": data_dir or ""})
         output = _flwr("run", app, superlink, "--format", "json")
+    run, over, last = _find_run(output, superlink), False, ""
     try:
-        run = str(json.loads(output.stdout[output.stdout.index("{") :])["run-id"])
-    except (ValueError, KeyError) as error:
-        raise BadInput(f"--superlink: {superlink!r} did not take the run ({_reason(output)})") from error
-    log = subprocess.Popen(  # noqa: S603
-        [*_command("log"), run, superlink, "--stream"],
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        start_new_session=True,  # a Ctrl-C goes to this process, which stops the run
-    )
-    over, last = False, ""
-    try:
-        assert log.stdout is not None
-        for line in log.stdout:
-            if line.startswith(RECORD):
-                yield Record.from_dict(json.loads(line.removeprefix(RECORD)))
-            elif line.startswith(FAILED):
-                raise BadInput(line.removeprefix(FAILED).strip())
-            elif line.startswith(DONE):
-                over = True
-            elif text := line.strip(FRAME):
-                last = text
+        with _follow(run, superlink) as lines:
+            for line in lines:
+                if line.startswith(RECORD):
+                    yield Record.from_dict(json.loads(line.removeprefix(RECORD)))
+                elif line.startswith(FAILED):
+                    raise BadInput(clean_text(line.removeprefix(FAILED).strip(), LONGEST_FAILURE))
+                elif line.startswith(DONE):
+                    over = True
+                elif text := unbox(line):
+                    last = text
         if not over:
             raise BadInput(f"--superlink: the run ended early ({last or 'its log says nothing'})")
     finally:
         if not over:
             with contextlib.suppress(BadInput, subprocess.SubprocessError):
                 _flwr("stop", run, superlink)
+
+
+def run_app(app: Path, superlink: str, settings: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+    """Run a Flower app on a SuperLink and show its log; return whether it ended well. `flwr run` does not tell."""
+    check_installed()
+    config = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+    words = ["run", str(app), superlink, "--format", "json", *(["--run-config", config] if config else [])]
+    run = _find_run(_flwr(*words), superlink)
+    over = False
+    try:
+        with _follow(run, superlink) as lines:
+            for line in lines:
+                say(clean_text(line.rstrip(), LONGEST_FAILURE))
+        over = True
+    finally:
+        if not over:
+            with contextlib.suppress(BadInput, subprocess.SubprocessError):
+                _flwr("stop", run, superlink)
+    listing = _flwr("list", superlink, "--run-id", run, "--format", "json")
+    rows: list[dict[str, Any]] = (read_json(listing.stdout) or {}).get("runs") or []
+    if len(rows) != 1:
+        raise BadInput(f"--superlink: it does not say how the run ended ({explain(listing)})")
+    (row,) = rows
+    say(f"run {run}: {clean_text(row['status'])}")
+    return row["status"] == COMPLETED
+
+
+def _find_run(output: subprocess.CompletedProcess[str], superlink: str) -> str:
+    """Return the id of a run that was just submitted."""
+    run = str((read_json(output.stdout) or {}).get("run-id") or "")
+    if not run:
+        raise BadInput(f"--superlink: {superlink!r} did not take the run ({explain(output)})")
+    return run
+
+
+@contextlib.contextmanager
+def _follow(run: str, superlink: str) -> Generator[Iterable[str]]:
+    """Give the lines of a run's log, as they come."""
+    log = subprocess.Popen(  # noqa: S603
+        [find_command("flwr"), "log", run, superlink, "--stream"],
+        # Into a pipe, Flower's log would come in blocks of many rounds.
+        env={**os.environ, **QUIET, "COLUMNS": "1000", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C goes to this process, which stops the run
+    )
+    assert log.stdout is not None
+    try:
+        yield log.stdout
+    finally:
         log.kill()
         log.wait()
-        assert log.stdout is not None
         log.stdout.close()
 
 
@@ -99,16 +140,21 @@ def _write_app(folder: Path, e: Experiment, config: dict[str, Any]) -> None:
     (folder / "pyproject.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
     package = folder / PACKAGE
     package.mkdir()
-    for name in ("client", "server"):
-        # Flower reads the file's text and looks for an assignment to `app`: an import is not enough.
-        text = f"from fedlga.experiments import flower_{name}\n\napp = flower_{name}.app\n"
-        (package / f"{name}.py").write_text(text, encoding="utf-8")
     (package / "__init__.py").write_text("", encoding="utf-8")
+    modules: list[str] = []
     if e.task is not None and e.task.endswith(".py"):
-        shutil.copy(e.task, folder / f"{TASK_MODULE}{Path(e.task).stem}.py")
-    for name in {e.name_of(kind) for kind in SEAMS if not (e.task is not None and kind in ("dataset", "model"))}:
-        if ":" in name:
-            _copy_module(name.partition(":")[0].partition(".")[0], folder)
+        modules.append(f"{TASK_MODULE}{Path(e.task).stem}")
+        shutil.copy(e.task, folder / f"{modules[0]}.py")
+    own = ("dataset", "model") if e.task is not None else ()
+    names = {e.name_of(kind) for kind, seam in SEAMS.items() if seam.in_experiment and kind not in own}
+    plugins = sorted({name.partition(":")[0].partition(".")[0] for name in names if ":" in name})
+    modules += [module for module in plugins if _copy_module(module, folder)]
+    # Flower reads the file's text and looks for an assignment to `app`: an import is not enough.
+    text = "from fedlga.experiments import flower_{0}\n\napp = flower_{0}.{1}\n"
+    (package / "server.py").write_text(text.format("server", "app"), encoding="utf-8")
+    # What comes with the app may be named in its messages; anything else, a node's own configuration allows.
+    client = text.format("client", f"client_app(modules={modules!r})")
+    (package / "client.py").write_text(client, encoding="utf-8")
 
 
 def _as_sent(e: Experiment) -> Experiment:
@@ -118,40 +164,24 @@ def _as_sent(e: Experiment) -> Experiment:
     return dataclasses.replace(e, task=f"{TASK_MODULE}{Path(e.task).stem}")
 
 
-def _copy_module(name: str, folder: Path) -> None:
-    """Copy a module of the user's folder into the app; one that is installed has to be installed on all nodes."""
+def _copy_module(name: str, folder: Path) -> bool:
+    """Copy a module of the user's folder into the app; one that is installed has to be installed on all nodes.
+
+    Return whether it was copied. Nodes take an installed one only if their configuration lists it.
+    """
     spec = importlib.util.find_spec(name)
     source = Path(spec.origin) if spec is not None and spec.origin is not None else None
     if source is None or Path.cwd() not in source.parents or "site-packages" in source.parts:
-        return
+        return False
     if source.name == "__init__.py":
         shutil.copytree(source.parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     else:
         shutil.copy(source, folder / source.name)
-
-
-def _command(*words: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("flwr")), *words]
-
-
-def _environment() -> dict[str, str]:
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "1000"}
-    return {**os.environ, **quiet, "PYTHONUNBUFFERED": "1"}  # into a pipe, Flower's log comes in blocks of many rounds
+    return True
 
 
 def _flwr(*words: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(  # noqa: S603
-            _command(*words), env=_environment(), capture_output=True, text=True, timeout=300, check=False
-        )
-    except OSError as error:
-        raise BadInput(f"--superlink: cannot start flwr ({error.strerror})") from error
-    except subprocess.TimeoutExpired as error:
-        raise BadInput("--superlink: no answer from it in five minutes") from error
-
-
-def _reason(output: subprocess.CompletedProcess[str]) -> str:
-    """Return what Flower printed, in one line, without its frames."""
-    lines = [line.strip(FRAME) for line in (output.stdout + output.stderr).splitlines()]
-    words = " ".join(line for line in lines if line and not line.startswith(("Usage", "Try", "Error ─")))
-    return words[:300] or f"flwr ended with {output.returncode}"
+        return run_flwr(*words)
+    except BadInput as error:
+        raise BadInput(f"--superlink: {error}") from error

@@ -154,12 +154,18 @@ class PopulationFleet(SteadyFleet):
     def present(self, clock: float) -> Sequence[int] | None:  # noqa: D102
         if self.hours is None:
             return None
-        return np.unique(self.hours[self._left(clock) > 0, 0]).astype(int).tolist()
+        return np.unique(self.hours[self._left(self.hours, clock) > 0, 0]).astype(int).tolist()
 
-    def _left(self, clock: float) -> Array:
-        """Return how much longer each of the windows is open, in seconds; 0: it is closed now."""
+    @cached_property
+    def _by_device(self) -> tuple[Array, Array]:
+        """The windows in the order of their devices, and where those of each device begin in it."""
         assert self.hours is not None
-        now, (start, end) = clock % self._period, self.hours[:, 1:].T
+        ordered = self.hours[np.argsort(self.hours[:, 0], kind="stable")]
+        return ordered, np.searchsorted(ordered[:, 0], np.arange(self.workload.devices + 1))
+
+    def _left(self, windows: Array, clock: float) -> Array:
+        """Return how much longer each of the windows is open, in seconds; 0: it is closed now."""
+        now, (start, end) = clock % self._period, windows[:, 1:].T
         left = np.where((start <= now) & (now < end), end - now, 0.0)
         after = now + self._period  # a window may go on beyond the end of the period
         return np.maximum(left, np.where((start <= after) & (after < end), end - after, 0.0))
@@ -175,10 +181,11 @@ class PopulationFleet(SteadyFleet):
     def leaves(self, device: int, clock: float) -> float:  # noqa: D102
         if self.hours is None:
             return math.inf
-        mine = self.hours[:, 0] == device
+        ordered, begins = self._by_device
+        mine = ordered[begins[device] : begins[device + 1]]
         stays = 0.0
         while stays < self._period:  # a window may go on in the next one, and at the end of the period
-            left = self._left(clock + stays + (MICROSECOND if stays else 0.0))[mine]
+            left = self._left(mine, clock + stays + (MICROSECOND if stays else 0.0))
             if not len(left) or left.max() <= 0:
                 return stays
             stays += float(left.max())

@@ -21,8 +21,9 @@ class RealFleet(Fleet):
     def resolve(cls, settings: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:  # noqa: D102
         if experiment["backend"] != "flower":
             raise BadInput(f"fleet: got 'real' with backend {experiment['backend']!r}; it takes backend 'flower'")
-        if experiment["audit"] or experiment["dropout"]:
-            raise BadInput("fleet: got 'real' with audit or dropout; both need simulated devices")
+        for name in ("audit", "dropout", "record"):
+            if experiment[name]:
+                raise BadInput(f"fleet: got 'real' with {name}; it needs simulated devices")
         return dict(settings)
 
     @classmethod

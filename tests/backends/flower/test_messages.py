@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from flwr.app import ConfigRecord, Message
 from hypothesis import given
@@ -60,3 +61,28 @@ def test_an_update_arrives_as_it_was_sent():
     assert torch.equal(unpacked.truth, vectors["truth"])
     assert torch.equal(unpacked.uploads["control"], update.uploads["control"])
     assert unpacked.numbers() == update.numbers()
+
+
+@pytest.mark.parametrize(
+    ("scaled", "length", "refused"),
+    [(2.0, 3.0, False), (1.0, 0.0, False), (2.1, 3.0, True), (0.5, 3.0, True), (2.0, -1.0, True)],
+)
+def test_what_a_device_says_of_completing_itself(scaled, length, refused):
+    """One of four steps with exponent 1/2: it may multiply by 4^(1/2) = 2 at most, and not shorten what it sends."""
+    assignment = Assignment(3, 1, torch.zeros(5), 4, 4, 0.1, 0.0, 0, {}, exponent=0.5, longest=9.0)
+    update = Update(1, torch.ones(5), 10, 1, 4, 0.5, {}, 0.1, 0.0, scaled=scaled, length=length)
+    content = pack_update(update, 3, 0.1)
+    if refused:
+        with pytest.raises(Refused, match="scaled"):
+            unpack_update(content, assignment, ())
+    else:
+        assert unpack_update(content, assignment, ()).numbers() == replace(update, seconds=0.1).numbers()
+
+
+def test_a_device_reports_of_completing_only_what_was_agreed():
+    """Neither more than was asked for, nor less."""
+    plain = Assignment(3, 1, torch.zeros(5), 4, 4, 0.1, 0.0, 0, {})
+    update = Update(1, torch.ones(5), 10, 1, 4, 0.5, {}, 0.1, 0.0)
+    for asked, sent in ((plain, replace(update, length=1.0)), (replace(plain, exponent=0.5), update)):
+        with pytest.raises(Refused, match="agreed form"):
+            unpack_update(pack_update(sent, 3, 0.1), asked, ())

@@ -14,9 +14,10 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 
 from clocks import FakeTime
-from fedlga.backends.flower import nodes
+from fedlga.backends.flower import nodes, replies, roster
 from fedlga.backends.flower.messages import NUMBERS, REPORTED, VECTORS
-from fedlga.backends.flower.nodes import NodesFailed, shorten_reason
+from fedlga.backends.flower.nodes import NodesFailed
+from fedlga.backends.flower.replies import shorten_reason
 from fedlga.core.registry import names_of
 from fedlga.core.round import run_rounds
 from fedlga.core.settings import BadInput
@@ -40,7 +41,7 @@ REAL = {**SMALL, "fleet": "real", "deadline": 60.0, "grace": 0.25}
 def clock(monkeypatch):
     """A clock that moves only when the aggregator or a device sleeps."""
     fake = FakeTime()
-    fake.replace_time_in(monkeypatch, nodes, flower_client, training)
+    fake.replace_time_in(monkeypatch, nodes, roster, replies, flower_client, training)
     return fake
 
 
@@ -80,7 +81,7 @@ def test_the_memory_of_a_device_stays_with_it_and_only_updates_are_sent(tmp_path
         checkpoint = {device: dict(memory) for device, memory in simulation.federation.backend.memories()}
         size = len(state.w)
     assert list(checkpoint) == [0]  # the run's name, and which rounds counted
-    assert sorted(checkpoint[0]) == ["flower.counted", "flower.name"]
+    assert sorted(checkpoint[0]) == ["flower.counted", "flower.keys", "flower.name"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3"]
     for content in grid.contents:
         if set(content) == {NUMBERS}:  # the reply to the query which device a node is
@@ -276,6 +277,20 @@ def test_no_wrong_reply_reaches_the_model(wrong, with_and_without, tmp_path):
     assert 1 not in record.used
 
 
+@pytest.mark.parametrize("method", names_of("method"))
+def test_huge_finite_numbers_never_reach_the_weights_of_any_method(method, tmp_path):
+    def enlarge(sent):
+        return {name: np.full_like(vector, 3e38) for name, vector in sent.items()}
+
+    bad = InProcessGrid(4, tmp_path)
+    bad.tamper[1] = change_vectors(enlarge)
+    w, [record] = play(ONE_ROUND.changed({"method": method}), bad)
+    assert sorted(record.used) == [0, 2, 3]
+    assert "times as long as usual" in record.refused[1]
+    assert bool(torch.isfinite(w).all())
+    assert float(w.abs().max()) < 10
+
+
 def test_a_late_reply_is_counted_and_not_used(tmp_path, clock):
     experiment = preset("digits").changed({**REAL, "deadline": 2.0})
     late, never = InProcessGrid(4, tmp_path / "late"), InProcessGrid(4, tmp_path / "never")
@@ -314,12 +329,13 @@ def test_a_reply_that_waited_behind_a_slow_upload_is_not_lost(tmp_path, clock):
     """Flower reads one reply after the other. While it reads the first, the time ends; the others came in time."""
 
     class SlowGrid(InProcessGrid):
+        slept = False
+
         def pull_messages(self, message_ids):
             names = list(message_ids)
-            training = [name for name in names if self.kind_of(name) == MessageType.TRAIN]
-            if len(training) == 4:
+            if not self.slept and any(self.kind_of(name) == MessageType.TRAIN for name in names):
+                self.slept = True
                 clock.sleep(2.0)
-                return super().pull_messages(training[:1])
             return super().pull_messages(names)
 
     experiment = preset("digits").changed({**REAL, "deadline": 0.5, "grace": 1.0, "rounds": 1})
@@ -342,7 +358,7 @@ def test_a_wrong_node_does_not_end_the_run_while_the_others_are_away(tmp_path, c
 
 
 def test_simulated_devices_do_not_remember_dropped_work_either(tmp_path, monkeypatch, clock):
-    grid = InProcessGrid(4, tmp_path)
+    grid = InProcessGrid(4, tmp_path, flower_client.simulated_app)
     grid.configs = {3: {"seconds-per-step": 0.125}}
     monkeypatch.setattr(flower_client, "simulate_grid", lambda *_: contextlib.nullcontext(grid))
     experiment = preset("digits").changed({**REAL, "method": "scaffold", "stragglers": "drop", "deadline": 0.5})
@@ -360,7 +376,7 @@ def test_simulated_devices_do_not_remember_dropped_work_either(tmp_path, monkeyp
 
 def test_a_device_that_forgets_continues(tmp_path):
     experiment = preset("digits").changed({**REAL, "method": "methods_for_tests:Forgetful", "rounds": 5})
-    _, records = play(experiment, InProcessGrid(4, tmp_path))
+    _, records = play(experiment, InProcessGrid(4, tmp_path, modules="methods_for_tests"))
     assert all(sorted(record.used) == [0, 1, 2, 3] for record in records)
 
 
@@ -388,6 +404,91 @@ def test_a_node_cannot_take_the_place_of_another_device(tmp_path):
     grid.configs = {4: {"device": 0}, 5: {"device": 99}}
     _, [record] = play(experiment, grid)
     assert sorted(record.used) == [0, 1, 2, 3]
+
+
+def test_a_number_stays_with_the_key_that_came_with_it_first(tmp_path, clock):
+    """Device 0 goes away; node 4, with another key, says it is device 0, and is turned away until the end."""
+    grid = InProcessGrid(5, tmp_path)
+    grid.configs = {4: {"device": 0}}
+    grid.present = {0, 1, 2, 3}
+    grid.keys = {device: b"key %d" % device for device in range(5)}
+
+    def leave(round):
+        grid.present = {0, 1, 2, 3} if round == 1 else {1, 2, 3, 4}
+
+    _, records = play(preset("digits").changed({**REAL, "rounds": 3}), grid, leave)
+    assert [sorted(record.used) for record in records] == [[0, 1, 2, 3], [1, 2, 3], [1, 2, 3]]
+    assert [list(record.duplicates) for record in records] == [[], [0], []]
+    assert records[1].duplicates[0] == f"node {grid.node(4)} says it is device 0, which belongs to another key"
+    assert records[1].refused == {}
+
+
+def test_without_keys_a_number_is_of_whoever_has_it(tmp_path, clock):
+    grid = InProcessGrid(5, tmp_path)
+    grid.configs = {4: {"device": 0}}
+    grid.present = {0, 1, 2, 3}
+    grid.keys = {device: b"key %d" % device for device in range(5)}
+
+    def leave(round):
+        grid.present = {0, 1, 2, 3} if round == 1 else {1, 2, 3, 4}
+
+    _, records = play(preset("digits").changed({**REAL, "rounds": 2, "bind_devices": False}), grid, leave)
+    assert [sorted(record.used) for record in records] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+def test_the_name_of_its_enrolment_says_which_device_a_node_is(tmp_path, clock):
+    """Node 4 comes first, and is enrolled as another device; so is node 0, and has a new key in the second round."""
+    grid = InProcessGrid(5, tmp_path)
+    grid.configs = {4: {"device": 0}}
+    grid.present = {1, 2, 3, 4}
+    grid.keys = {device: b"key %d" % device for device in range(5)}
+    grid.names = {device: f"device-{device}" for device in range(5)}
+
+    def come(round):
+        grid.present = {1, 2, 3, 4} if round == 1 else {0, 1, 2, 3, 4}
+        grid.keys[0] = b"a new key"
+
+    _, records = play(preset("digits").changed({**REAL, "rounds": 2}), grid, come)
+    assert [sorted(record.used) for record in records] == [[1, 2, 3], [0, 1, 2, 3]]
+    assert records[0].duplicates[0] == f"node {grid.node(4)} says it is device 0, and was enrolled as device-4"
+
+
+def test_keys_are_part_of_a_checkpoint(tmp_path, clock):
+    """The run goes on in another process, and the first to come says that it is device 0."""
+    experiment = preset("digits").changed({**REAL, "rounds": 1})
+    grid = InProcessGrid(5, tmp_path)
+    grid.configs = {4: {"device": 0}}
+    grid.present = {0, 1, 2, 3}
+    grid.keys = {device: b"key %d" % device for device in range(5)}
+    with simulate(experiment, grid=grid) as simulation:
+        [(state, _)] = run_rounds(simulation.federation, simulation.start, 1)
+        kept = list(simulation.federation.backend.memories())
+    grid.present = {1, 2, 3, 4}
+    with simulate(experiment, grid=grid) as simulation:
+        simulation.federation.backend.restore(kept)
+        [(_, record)] = run_rounds(simulation.federation, state, 2)
+    assert sorted(record.used) == [1, 2, 3]
+    assert "another key" in record.duplicates[0]
+
+
+def test_a_reply_that_flower_cannot_read_takes_nothing_along(tmp_path, clock):
+    """As an array with an empty body does; and a reply to a message of nobody."""
+
+    class Breaking(InProcessGrid):
+        def pull_messages(self, message_ids):
+            came = list(super().pull_messages(message_ids))
+            for reply in came:
+                if reply.metadata.src_node_id == self.node(2) and reply.metadata.message_type == "train":
+                    raise ValueError("cannot reshape")
+                if reply.metadata.src_node_id == self.node(3) and reply.metadata.message_type == "train":
+                    reply.metadata.__dict__["_reply_to_message_id"] = "message-of-nobody"
+            return came
+
+    _, [record] = play(preset("digits").changed({**REAL, "rounds": 1, "deadline": 1.0}), Breaking(4, tmp_path))
+    assert sorted(record.used) == [0, 1]
+    assert record.refused == {2: "it cannot be read (ValueError)"}
+    assert record.ignored == 1
+    assert sorted(record.absent) == [2, 3]
 
 
 def test_a_device_stops_when_its_time_is_up(tmp_path, clock):
@@ -467,7 +568,8 @@ def test_nodes_give_what_serial_gives_with_buffers_too(tmp_path):
     model = "models_for_tests:with_batch_norm"
     experiment = preset("digits").changed({**HARD, "model": model})
     state, _, records = run_in_memory(experiment)
-    w, others = play(experiment.changed({"backend": "flower"}), InProcessGrid(8, tmp_path))
+    grid = InProcessGrid(8, tmp_path, modules="models_for_tests")
+    w, others = play(experiment.changed({"backend": "flower"}), grid)
     assert state.buffers is not None
     assert torch.equal(state.w, w)
     assert [replace(record, seconds=0.0) for record in others] == records
@@ -508,7 +610,7 @@ def test_a_fleet_of_real_devices_needs_flower():
         preset("digits").changed({"fleet": "real"})
     with pytest.raises(BadInput, match="only tasks and real devices have their own data"):
         preset("digits").changed({"dataset": "own"})
-    with pytest.raises(BadInput, match="audit or dropout"):
+    with pytest.raises(BadInput, match="fleet: got 'real' with dropout"):
         preset("digits").changed({**REAL, "dropout": 0.1})
 
 

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.slow(seconds=95)
 
 
 @pytest.mark.parametrize("strategy", ["FedLGA", "FedBuff"])
-def test_three_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_path, strategy):
-    """The example app in Flower's own simulation, by `flwr run`; and only three of its lines are fedlga's.
+def test_four_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_path, strategy):
+    """The example app in Flower's own simulation, by `flwr run`; and only four of its lines are fedlga's.
 
     With FedBuff in place of FedLGA, two of the four nodes make a step.
     """
@@ -42,7 +42,7 @@ def test_three_lines_make_a_flower_app_complete_what_slow_devices_started(tmp_pa
         server.write_text(asynchronous.replace("import FedLGA", "import FedBuff"))
     text = "".join((EXAMPLE_APP / "unequal" / name).read_text() for name in ("server_app.py", "client_app.py"))
     ours = [line for line in text.splitlines() if "FedLGA(" in line or "fedlga.flower" in line or "num-steps" in line]
-    assert len(ours) == 3
+    assert len(ours) == 4
     port = free_ports()
     (tmp_path / "flower").mkdir()
     (tmp_path / "flower" / "config.toml").write_text(

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 import grids  # noqa: F401  # it makes this process one of a Flower run
 from federations import Quadratic, play, quadratics
+from fedlga.backends.flower.careful_grid import CarefulGrid
 from fedlga.backends.flower.local_terms import UPLOADED
+from fedlga.backends.flower.ray import NodesFailed
 from fedlga.backends.flower.strategies import Unequal
 from fedlga.core.registry import create
 from fedlga.core.settings import BadInput
@@ -82,10 +84,10 @@ def quiet():
     ("cls", "options", "expected"),
     [
         (Unequal, {}, [1.0, 1.5]),  # the mean
-        (Unequal, {"stragglers": "drop"}, [0.0, 3.0]),  # A did not finish
+        (Unequal, {"stragglers": "drop", "steps": 2}, [0.0, 3.0]),  # A did not finish
         (FedNova, {}, [1.5, 1.125]),  # 3/2 * ((2,0)/1 + (0,3)/2) / 2
-        (FedLGA, {"options": {"scale": "linear"}}, [2.0, 1.5]),  # A's doubled: ((4,0) + (0,3)) / 2
-        (FedLGA, {"options": {"scale": "linear", "eta_g": 2.0}}, [4.0, 3.0]),
+        (FedLGA, {"steps": 2, "options": {"scale": "linear"}}, [2.0, 1.5]),  # A's doubled: ((4,0) + (0,3)) / 2
+        (FedLGA, {"steps": 2, "options": {"scale": "linear", "eta_g": 2.0}}, [4.0, 3.0]),
         (FedLGA, {"options": {"scale": 1.0}}, [1.0, 1.5]),
         (FedLGA, {"steps": 4, "options": {"scale": "linear"}}, [1.0, 1.5]),  # nobody finished: as they came
     ],
@@ -109,7 +111,7 @@ def test_the_median_of_completed_updates_by_hand():
     """
     moves = {**MOVES, 300: ((1.0, 1.0), 2)}
     for aggregation, expected in (("median", [1.0, 1.0]), ("mean", [5 / 3, 4 / 3])):
-        strategy = make(FedLGA, aggregation=aggregation, options={"scale": "linear"})
+        strategy = make(FedLGA, aggregation=aggregation, steps=2, options={"scale": "linear"})
         replies = [reply_to(m, *moves[m.metadata.dst_node_id]) for m in ask(strategy, nodes=(100, 200, 300))]
         record, metrics = strategy.aggregate_train(1, replies)
         assert weights_of(record) == pytest.approx(expected, rel=1e-6)
@@ -158,6 +160,110 @@ def test_what_a_client_reports_it_was_asked_for_counts():
     replies = [reply_to(m, *MOVES[m.metadata.dst_node_id], more={"num-steps-asked": MOVES[m.metadata.dst_node_id][1]})
                for m in ask(strategy)]  # fmt: skip
     assert weights_of(strategy.aggregate_train(1, replies)[0]) == [1.0, 1.5]
+
+
+def test_whole_epochs_over_unequal_data_are_finished_work(caplog):
+    """A did one step and B two: nobody says that A was asked for more. The line that says what to report comes once."""
+    strategy = make(FedLGA, options={"scale": "linear"})
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        logging.getLogger("flwr").propagate = True
+        for round in (1, 2):
+            record, metrics = strategy.aggregate_train(round, reply_to_all(ask(strategy, round=round)))
+            assert weights_of(record) == [1.0, 1.5]
+            assert metrics["completed"] == 0
+    assert caplog.text.count("so nothing is: a client reports") == 1
+
+
+EVIDENCE = {
+    "steps": {"num-steps-asked": 2},
+    "epochs": {"num-epochs": 0.5, "num-epochs-asked": 1},
+    "a deadline": {"cut-short": 1},
+}
+
+
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_work_that_was_cut_short_is_completed(evidence):
+    """A did one step of two, as it shows in one way or another: its (2, 0) counts as (4, 0)."""
+    strategy = make(FedLGA, options={"scale": "linear"})
+    replies = [
+        reply_to(m, *MOVES[node], more=EVIDENCE[evidence] if node == 100 else None)
+        for m in ask(strategy)
+        if (node := m.metadata.dst_node_id)
+    ]
+    record, metrics = strategy.aggregate_train(1, replies)
+    assert weights_of(record) == [2.0, 1.5]
+    assert metrics["completed"] == 1
+
+
+def test_without_a_single_number_of_steps_the_run_stops_and_says_what_to_report():
+    strategy = make(FedLGA)
+    replies = [reply_to(m, *MOVES[m.metadata.dst_node_id][:1], None) for m in ask(strategy)]
+    with pytest.raises(NodesFailed, match='no reply of round 1 can be used: a client reports "num-steps"'):
+        strategy.aggregate_train(1, replies)
+
+
+@pytest.mark.parametrize("cls", [Unequal, FedLGA, FedNova])
+def test_huge_finite_weights_are_left_out_and_the_node_is_named(cls, caplog):
+    strategy = make(cls)
+    good, other = sorted(ask(strategy), key=lambda m: m.metadata.dst_node_id)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        logging.getLogger("flwr").propagate = True
+        replies = [reply_to(good, *MOVES[100]), reply_to(other, (3e38, -3e38), 2)]
+        record, _ = strategy.aggregate_train(1, replies)
+    assert weights_of(record) == [2.0, 0.0]
+    assert "left out node 200: delta is " in caplog.text
+
+
+def test_what_clients_measured_is_not_believed_blindly(caplog):
+    """The honest say 0.5 of 10 examples and 0.8 of 20: (5 + 16) / 30 = 0.7."""
+    strategy = FedLGA()
+    said = [(10, 0.5), (20, 0.8), (10, math.nan), (2**40, 1.0), (0, 1.0), (10, [math.inf])]
+    nodes = [100 * (number + 1) for number in range(len(said))]
+    messages = sorted(ask(strategy, nodes=nodes), key=lambda m: m.metadata.dst_node_id)
+    replies = [
+        Message(RecordDict({"metrics": MetricRecord({"num-examples": examples, "accuracy": value})}), reply_to=message)
+        for message, (examples, value) in zip(messages, said, strict=True)
+    ]
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        logging.getLogger("flwr").propagate = True
+        metrics = strategy.aggregate_evaluate(1, replies)
+    assert metrics["accuracy"] == pytest.approx(0.7)
+    assert [node for node in nodes if f"left out node {node}:" in caplog.text] == nodes[2:]
+
+
+def test_names_of_metrics_with_codes_are_not_logged():
+    strategy = make(FedLGA)
+    more = {"\x1b[2Jloss": 1.0, "x" * 1000: 1.0, "loss": 2.0}
+    replies = [reply_to(m, *MOVES[m.metadata.dst_node_id], more=more) for m in ask(strategy)]
+    assert set(strategy.aggregate_train(1, replies)[1]) == {"completed", "loss", "num-steps"}
+
+
+def test_in_flowers_loop_a_reply_that_cannot_be_read_is_an_error_of_its_node():
+    """And what a node says of its error is one short line."""
+
+    class Loop(FixedNodes):
+        def push_messages(self, messages):
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = f"m{message.metadata.dst_node_id}"
+                message.metadata.__dict__["_src_node_id"] = 1
+            self.asked = {m.metadata.message_id: m for m in messages}
+            return list(self.asked)
+
+        def pull_messages(self, names):
+            [name] = names
+            message = self.asked[name]
+            if name == "m200":
+                raise ValueError("an array without a body")
+            if name == "m300":
+                return [Message(Error(code=2, reason="\x1b[2J\nit broke" + "!" * 1000), reply_to=message)]
+            return [reply_to(message, *MOVES[100])]
+
+    grid = CarefulGrid(Loop(100, 200, 300), 10_000)
+    messages = [Message(RecordDict(), node, "train") for node in (100, 200, 300)]
+    replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(messages)}
+    assert replies["m100"].has_content()
+    assert replies["m200"].error.reason == "it cannot be read (ValueError)"
+    assert replies["m300"].error.reason == ("it broke" + "!" * 1000)[:300]
 
 
 def test_examples_are_weights():

@@ -60,9 +60,9 @@ def make_experiment(method: str, rounds: int) -> Experiment:
     return preset("digits").changed({**SETTINGS, "method": method, "rounds": rounds})
 
 
-def words_for(method: str, rounds: int) -> list[str]:
-    """Return the same experiment for the command line."""
-    changes = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+def words_for(method: str, rounds: int, **more: Any) -> list[str]:
+    """Return the same experiment for the command line, with other settings if given."""
+    changes = [word for name, value in {**SETTINGS, **more}.items() for word in ("--set", f"{name}={value}")]
     return ["--preset", "digits", "--method", method, "--rounds", str(rounds), *changes]
 
 
@@ -116,13 +116,13 @@ def test_a_superlink_gives_what_serial_gives_and_survives_being_killed(stop_old_
     ]
     checkpoint = tmp_path / "r" / "checkpoint" / "devices"
     assert [path.name for path in checkpoint.iterdir()] == ["0.safetensors"]
-    assert list(load_file(checkpoint / "0.safetensors")) == ["flower.counted", "flower.name"]
+    assert list(load_file(checkpoint / "0.safetensors")) == ["flower.counted", "flower.keys", "flower.name"]
 
 
 def test_one_device_process_serves_all_rounds_and_is_replaced_when_killed(trial, tmp_path):
     """The messages of the run before, of another app, were served by another: apps do not share a process."""
-    process = start_fedlga(trial, tmp_path, *words_for("fedavg", 1000), "--set", "grace=1", "--set", "fleet=real",
-                           "--set", "deadline=2", "--out", "r")  # fmt: skip
+    words = words_for("fedavg", 1000, grace=1, fleet="real", deadline=2)
+    process = start_fedlga(trial, tmp_path, *words, "--out", "r")
 
     def find_device():
         return find_processes(trial, "node-0", "fedlga.backends.flower.device_process")
@@ -191,8 +191,7 @@ def test_a_buffer_on_a_superlink_gives_what_serial_gives(trial, tmp_path):
     changes = {"schedule": "buffered", "buffer": 1, "stragglers": "wait", "fleet": "speeds", "deadline": 5.0}
     changes["speeds"] = "[1.0,0.3]"
     serial = run(make_experiment("fedavg", 3).changed({**changes, "speeds": [1.0, 0.3]}), tmp_path / "serial")
-    words = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
-    run_fedlga(trial, tmp_path, *words_for("fedavg", 3), *words, "--out", "r")
+    run_fedlga(trial, tmp_path, *words_for("fedavg", 3, **changes), "--out", "r")
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("serial", "r")]
     assert models[0] == models[1]
     records = read_run(tmp_path / "r").records
@@ -203,8 +202,7 @@ def test_a_buffer_on_a_superlink_gives_what_serial_gives(trial, tmp_path):
 def test_the_first_of_two_nodes_to_report_counts(trial, tmp_path):
     """Real devices, over-selected: two are asked, one is needed."""
     changes = {"fleet": "real", "deadline": 60.0, "cohort": 1, "schedule": "over-selection", "factor": 2.0}
-    words = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
-    run_fedlga(trial, tmp_path, *words_for("fedavg", 2), *words, "--stragglers", "wait", "--out", "r")
+    run_fedlga(trial, tmp_path, *words_for("fedavg", 2, **changes), "--stragglers", "wait", "--out", "r")
     records = read_run(tmp_path / "r").records
     assert [len(r.used) for r in records] == [1, 1]
     assert sorted(records[0].devices) == [0, 1]
@@ -213,8 +211,7 @@ def test_the_first_of_two_nodes_to_report_counts(trial, tmp_path):
 def test_a_buffer_of_real_nodes(trial, tmp_path):
     """Every report makes a step; whoever reported is asked again at once, and the other's report is a step old."""
     changes = {"fleet": "real", "deadline": 60.0, "schedule": "buffered", "buffer": 1, "at_work": 2}
-    words = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
-    run_fedlga(trial, tmp_path, *words_for("fedavg", 4), *words, "--stragglers", "wait", "--out", "r")
+    run_fedlga(trial, tmp_path, *words_for("fedavg", 4, **changes), "--stragglers", "wait", "--out", "r")
     records = read_run(tmp_path / "r").records
     assert [len(r.used) for r in records] == [1] * 4
     assert {device for r in records for device in r.used} == {0, 1}
@@ -263,7 +260,7 @@ def test_unknown_nodes_are_refused(trial):
     before = trial.online()
     trial.start_node(4)
     command = [str(BIN / "flower-supernode"), "--insecure", "--max-retries", "1"]
-    command += ["--superlink", f"127.0.0.1:{trial.port}", "--port", str(trial.port + 6)]
+    command += ["--superlink", f"127.0.0.1:{trial.port}", "--port", str(trial.port + 8)]
     with (trial.folder / "logs" / "plain.log").open("wb") as log:  # a pipe would stay open in what it starts
         plain = subprocess.run(command, env=trial.environment(), stdout=log, stderr=log, timeout=LONGEST, check=False)
     assert plain.returncode != 0

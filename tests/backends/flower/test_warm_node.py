@@ -163,3 +163,34 @@ def test_help_is_flowers(word, flower, capsys):
     assert flower.ran == [["flower-supernode", word]]
     assert flower.devices == []
     assert capsys.readouterr().err == ""
+
+
+def test_a_node_whose_run_was_stopped_stops_its_work(flower, monkeypatch):
+    """Flower's loop waits for a reply that never comes; the SuperLink says that the run is over."""
+    stopped: list[bool] = []
+    asked: list[int] = []
+    monkeypatch.setattr(flower_private, "RUN_PAUSE", 0.0)
+    monkeypatch.setattr(flower_private.time, "sleep", lambda seconds: None)
+
+    def get_run(run):
+        asked.append(run)
+        if len(asked) == 1:
+            raise OSError("the SuperLink is away")  # which says nothing of the run
+        if len(asked) == 3:
+            raise flower.loop.RunNotRunningException
+
+    def wait_for_reply(**named):
+        while True:
+            flower.loop.time.sleep(0.5)
+
+    def pull(*, receive, **named):
+        receive()
+        return 7
+
+    monkeypatch.setattr(flower.loop, "_pull_and_store_message", pull)
+    monkeypatch.setattr(flower.loop, "_push_messages", wait_for_reply)
+    assert flower_private.quicken_supernode(lambda run: None, lambda: 0.5, lambda: stopped.append(True))
+    message = SimpleNamespace(metadata=SimpleNamespace(message_id="m"))
+    flower.loop._pull_and_store_message(receive=lambda: (message, None), get_run=get_run)
+    flower.loop._push_messages(send=lambda *words: None)
+    assert (asked, stopped) == ([7, 7, 7], [True])

@@ -102,7 +102,8 @@ def test_only_updates_and_numbers_leave_a_node(tmp_path):
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
                 )
             wait_until(lambda: listens(port), trial)
-        wait_until(lambda: trial.online() == 1, trial)
+        list_nodes = ("supernode", "list", "fleet", "--format", "json")  # this SuperLink has no TLS, and no secret
+        wait_until(lambda: '"status": "online"' in trial.flwr(*list_nodes).stdout, trial)
         settings = {"rounds": 2, "devices": 1, "cohort": 1, "deadline": 60.0, "grace": 600.0, "method": "scaffold"}
         process = start_app(trial, trial.folder / "app", tmp_path / "r", **settings)
         assert process.wait(timeout=LONGEST) == 0, read_logs(trial)

@@ -2,24 +2,25 @@
 
 DIR/
   README.md         what each folder is for, and where to copy it
-  fleet.toml        address and number of nodes
+  fleet.toml        addresses, ports, number of nodes: the one place to change them
   ca/               the authority that signs the SuperLink's certificate: its key must not leave this folder
-  superlink/        for the machine that aggregates
+  superlink/        for the machine that aggregates: the SuperLink, the proxy that nodes reach, the monitor
   nodes/0 ...       one for each device, to be copied there
-  flower/           Flower's configuration for the commands that talk to the SuperLink (FLWR_HOME)
+  revoked/          what was in nodes/ before it was revoked
+  flower/           Flower's configuration and credential for the commands that talk to the SuperLink (FLWR_HOME)
+  docker/           the same in containers
   app/              a Flower app: your model and data
 """
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import os
+import importlib.metadata
 import re
 import shutil
-import sys
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -27,22 +28,31 @@ from typing import Any
 
 import tomli_w
 
+from fedlga.backends.flower.certificates import (
+    write_authority,
+    write_certificate,
+    write_credential,
+    write_node_key,
+)
+from fedlga.backends.flower.fleet_settings import LOOPBACK, FleetSettings
+from fedlga.backends.flower.flower_private import write_cli_credential
 from fedlga.core.files import write_atomically
 from fedlga.core.settings import BadInput
 
-VALID_DAYS = 825  # the most that clients accept
+NODES, REVOKED = "nodes", "revoked"
 
 
 def init(
     folder: Path,
     *,
     nodes: int = 5,
-    host: str = "127.0.0.1",
+    host: str = LOOPBACK,
+    listen: str = LOOPBACK,
     port: int = 9443,
     task: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write a deployment into a new folder. `host` is the name or address that nodes reach the SuperLink by.
+    """Write a deployment into a new folder. `host` is the name or address that nodes reach the proxy by.
 
     `task` is the user's own task, and `settings` those that it brings; without one, the app holds an example. Its file
     has to be importable without the files beside it: it goes to the nodes alone.
@@ -51,31 +61,21 @@ def init(
         raise BadInput(f"{str(folder)!r} is a file; a fleet needs a folder of its own")
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{str(folder)!r} is not empty; a fleet takes a folder of its own")
-    if not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
-        raise BadInput(f"--host: got {host!r}; it takes a name or an address")
     if any(character in str(folder.resolve()) for character in '"\\%$`\n'):
         raise BadInput(f"{str(folder)!r}: a fleet's path takes no quotes, backslashes, percent or dollar signs")
-    if not 1 <= nodes <= 10_000:  # noqa: PLR2004
-        raise BadInput(f"--nodes: got {nodes}; it takes 1 to 10000")
-    if not 1024 <= port <= 65_535 - nodes - 1:  # noqa: PLR2004
-        raise BadInput(f"--port: got {port}; it takes 1024 to {65_535 - nodes - 1}")
+    fleet = FleetSettings.choose(host, listen, port, nodes)
     content = None if task is None else _read_task(task)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        _write_certificates(folder, host)
+        write_authority(folder)
+        write_certificate(folder, host)
+        write_credential(folder)
         for number in range(nodes):
-            _write_node_key(folder / "nodes" / str(number))
-            shutil.copy(folder / "ca" / "ca.crt", folder / "nodes" / str(number) / "ca.crt")
-        write_atomically(folder / "fleet.toml", f'host = "{host}"\nport = {port}\nnodes = {nodes}\n')
-        names = {
-            "ADDRESS": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-            "PORT": str(port),
-            "NODES": str(nodes),
-            "FOLDER": str(folder.resolve()),
-            "BIN": str(Path(sys.executable).parent),
-        }
-        _fill_templates(folder, names, nodes)
+            write_node_key(folder / NODES / str(number))
+        fleet.save(folder)
+        write_scripts(folder)
+        _write_app(folder, nodes)
         if content is not None:
             _put_task(folder / "app", content, nodes, settings or {})
     except OSError as error:
@@ -83,28 +83,137 @@ def init(
     return sorted(path for path in folder.iterdir())
 
 
-def _fill_templates(folder: Path, names: dict[str, str], nodes: int) -> None:
-    source = resources.files("fedlga.backends.flower") / "templates"
+def node_numbers(folder: Path, kind: str = NODES) -> list[int]:
+    """Return the devices of a fleet that have a key, or that were revoked."""
+    parent = folder / kind
+    names = [path.name.partition("-")[0] for path in parent.iterdir()] if parent.is_dir() else []
+    return sorted({int(name) for name in names if re.fullmatch(r"[0-9]{1,5}", name)})
+
+
+def add_nodes(folder: Path, count: int) -> list[int]:
+    """Write keys and scripts for more devices; return their numbers. The app's number of devices grows with them."""
+    fleet = FleetSettings.load(folder)
+    if count < 1:
+        raise BadInput(f"--count: got {count}; it takes 1 or more")
+    grown = replace(fleet, nodes=fleet.nodes + count)
+    grown.check(folder)
+    new = list(range(fleet.nodes, grown.nodes))  # a number that was revoked is not given out again
+    for number in new:
+        write_node_key(folder / NODES / str(number))
+    grown.save(folder)
+    write_scripts(folder)
+    _set_devices(folder / "app" / "pyproject.toml", fleet.nodes, grown.nodes)
+    return new
+
+
+def check_nodes(folder: Path, numbers: Sequence[int]) -> None:
+    """Raise BadInput if one of these devices is not in the fleet."""
+    known = node_numbers(folder)
+    for number in numbers:
+        if number not in known:
+            why = "was revoked" if number in node_numbers(folder, REVOKED) else "is not in this fleet"
+            raise BadInput(f"device {number} {why}; it has {', '.join(map(str, known)) or 'none'}")
+
+
+def put_aside(folder: Path, numbers: Sequence[int]) -> None:
+    """Move what revoked devices had out of nodes/: their keys are not registered again."""
+    check_nodes(folder, numbers)
+    (folder / REVOKED).mkdir(exist_ok=True, mode=0o700)
+    for number in numbers:
+        (folder / NODES / str(number)).rename(folder / REVOKED / f"{number}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def replace_keys(folder: Path, numbers: Sequence[int]) -> None:
+    """Write new key pairs for devices of the fleet."""
+    check_nodes(folder, numbers)
+    for number in numbers:
+        write_node_key(folder / NODES / str(number))
+
+
+def renew(folder: Path, *, authority: bool = False, credential: bool = False) -> None:
+    """Write a new certificate for the SuperLink and its proxy.
+
+    `authority`: also a new authority, because the old one's key was lost or stolen: no node believes the SuperLink
+    before it has the new ca.crt. `credential`: also a new secret for commands.
+    """
+    fleet = FleetSettings.load(folder)
+    if authority:
+        write_authority(folder)
+    write_certificate(folder, fleet.host)
+    if credential or not (folder / "superlink" / "control.secret").exists():
+        write_credential(folder)
+    write_scripts(folder)
+
+
+def write_scripts(folder: Path) -> None:
+    """Write scripts, units and configurations from fleet.toml. Keys, certificates and the app stay as they are."""
+    fleet = FleetSettings.load(folder)
+    names = {name.upper(): str(value) for name, value in vars(fleet).items()}
+    names |= {
+        "LISTEN": f"[{fleet.listen}]" if ":" in fleet.listen else fleet.listen,
+        "ADDRESS": fleet.address,
+        "FOLDER": str(folder.resolve()),
+        "VERSION": importlib.metadata.version("fedlga"),
+        "HARDENING": _read_template("hardening"),
+    }
 
     def fill(name: str, target: Path, **more: str) -> None:
-        text = Template((source / f"{name}.tmpl").read_text(encoding="utf-8")).substitute(names | more)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, text)
-        if target.suffix == ".sh":
-            target.chmod(0o755)
+        _fill(name, target, names | more)
 
+    superlink, docker = folder / "superlink", folder / "docker"
+    if not (superlink / "control.secret").exists():  # the fleet is of an earlier version
+        write_credential(folder)
+    secret = (superlink / "control.secret").read_text(encoding="utf-8")
     fill("README.md", folder / "README.md")
-    fill("config.toml", folder / "flower" / "config.toml")
-    fill("superlink.sh", folder / "superlink" / "superlink.sh")
-    fill("superlink.service", folder / "superlink" / "fedlga-superlink.service")
-    for number in range(nodes):
-        node = folder / "nodes" / str(number)
-        fill("node.sh", node / "node.sh", NUMBER=str(number), RUNTIME=str(int(names["PORT"]) + 1 + number))
+    fill("superlink.sh", superlink / "superlink.sh")
+    fill("proxy.conf", superlink / "proxy.conf")
+    for name in ("superlink", "proxy", "monitor"):
+        fill(f"{name}.service", superlink / f"fedlga-{name}.service")
+    shutil.copyfile(folder / "fleet.toml", superlink / "fleet.toml")  # for the monitor
+    fill("Dockerfile", docker / "Dockerfile")
+    fill("compose.yaml", docker / "compose.yaml")
+    fill("dashboard.json", folder / "grafana-dashboard.json")
+    for home, certificate in (
+        (folder / "flower", f"{names['FOLDER']}/ca/ca.crt"),
+        (docker / "flower", "/fleet/ca.crt"),
+    ):
+        fill("config.toml", home / "config.toml", CERTIFICATE=certificate)
+        write_cli_credential(home, f"{LOOPBACK}:{fleet.control_port}", secret)
+    for number in node_numbers(folder):
+        node = folder / NODES / str(number)
+        fill("node.sh", node / "node.sh", NUMBER=str(number), RUNTIME=str(fleet.runtime_port + number))
         fill("node.service", node / "fedlga-node.service", NUMBER=str(number))
+        fill("node_compose.yaml", node / "compose.yaml", NUMBER=str(number))
+        shutil.copyfile(folder / "ca" / "ca.crt", node / "ca.crt")
+
+
+def _read_template(name: str) -> str:
+    source = resources.files("fedlga.backends.flower") / "templates"
+    return (source / f"{name}.tmpl").read_text(encoding="utf-8")
+
+
+def _fill(name: str, target: Path, names: Mapping[str, str]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, Template(_read_template(name)).substitute(names))
+    if target.suffix == ".sh":
+        target.chmod(0o755)
+
+
+def _write_app(folder: Path, nodes: int) -> None:
     for name in ("pyproject.toml", "client.py", "server.py", "task.py"):
         parent = folder / "app" if name == "pyproject.toml" else folder / "app" / "fleet_app"
-        fill(f"app_{name}", parent / name)
+        _fill(f"app_{name}", parent / name, {"NODES": str(nodes)})
     write_atomically(folder / "app" / "fleet_app" / "__init__.py", '"""A federation of your own."""\n')
+
+
+def _set_devices(project: Path, before: int, now: int) -> None:
+    """Let the app's experiment have all devices of the fleet, if it had all of them before. Comments stay."""
+    if not project.is_file():
+        return
+    text = project.read_text(encoding="utf-8")
+    for name in ("devices", "cohort"):
+        text = re.sub(rf"(?m)^{name} = {before}$", f"{name} = {now}", text)
+    write_atomically(project, text)
 
 
 def _read_task(file: Path) -> bytes:
@@ -138,96 +247,3 @@ def _put_task(app: Path, content: bytes, nodes: int, settings: Mapping[str, Any]
     kept = {"devices": nodes, "cohort": min(nodes, int(plain.get("cohort") or nodes)), "out": "", "resume": False}
     project["tool"]["flwr"]["app"]["config"] = {**config, **plain, **kept}
     write_atomically(app / "pyproject.toml", tomli_w.dumps(project))
-
-
-def _write_certificates(folder: Path, host: str) -> None:
-    """Write a new authority, and the SuperLink's certificate for loopback and for `host`, signed by it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    def make_name(name: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-    now = datetime.datetime.now(datetime.UTC)
-
-    def build_certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(make_name(subject))
-            .issuer_name(make_name(issuer))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
-        )
-
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    root = (
-        build_certificate("fedlga fleet authority", authority, "fedlga fleet authority")
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-        .add_extension(_key_usage(x509, signs=True), critical=True)
-        .sign(authority, hashes.SHA384())
-    )
-    addresses: list[Any] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    try:
-        addresses.append(x509.IPAddress(ipaddress.ip_address(host)))
-    except ValueError:
-        try:
-            addresses.append(x509.DNSName(host))
-        except ValueError as error:
-            raise BadInput(f"--host: got {host!r}; it takes a name or an address") from error
-    addresses = list(dict.fromkeys(addresses))
-    server_certificate = (
-        build_certificate("superlink", server, "fedlga fleet authority")
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
-        .add_extension(_key_usage(x509, signs=False), critical=True)
-        .sign(authority, hashes.SHA384())
-    )
-    pem = serialization.Encoding.PEM
-    for key, file in ((authority, folder / "ca" / "ca.key"), (server, folder / "superlink" / "superlink.key")):
-        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        _write_secret(file, private)
-    certificates = {"ca/ca.crt": root, "superlink/ca.crt": root, "superlink/superlink.crt": server_certificate}
-    for file, certificate in certificates.items():
-        (folder / file).write_bytes(certificate.public_bytes(pem))
-
-
-def _key_usage(x509: Any, *, signs: bool) -> Any:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _write_node_key(folder: Path) -> None:
-    """Write the key pair by which the SuperLink recognises a node."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    _write_secret(folder / "key", private)
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    (folder / "key.pub").write_bytes(public + b"\n")
-
-
-def _write_secret(file: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from the first byte on."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(content)

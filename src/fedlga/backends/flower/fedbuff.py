@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
 from fedlga.backends.flower.strategies import Unequal
 from fedlga.core.schedules.buffered import Buffered
@@ -140,10 +139,10 @@ class FedBuff(Unequal):
         self._buffering: BufferingGrid | None = None
         self._round = 0  # that is being aggregated
 
-    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
-        """Run Flower's loop on a grid that does not wait for everybody."""
-        self._buffering = BufferingGrid(grid, self._schedule)
-        return super().start(cast("Grid", self._buffering), *arguments, **named)
+    def _guard(self, grid: Grid, arrays: ArrayRecord) -> Grid:
+        """Return a grid that does not wait for everybody."""
+        self._buffering = BufferingGrid(super()._guard(grid, arrays), self._schedule)
+        return cast("Grid", self._buffering)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

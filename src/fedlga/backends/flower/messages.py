@@ -7,7 +7,8 @@ Device -> aggregator: delta and the method's uploads, and seven numbers. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,7 +16,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedlga.core.aggregator import BUFFERS
+from fedlga.core.completion.private import scale_own
 from fedlga.core.settings import BadInput
+from fedlga.core.text import clean_text
 from fedlga.core.types import Assignment, Update
 
 if TYPE_CHECKING:
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
 VECTORS, NUMBERS, SETUP = "vectors", "numbers", "setup"
 # All the numbers that a device sends.
 REPORTED = ("round", "device", "steps", "steps_asked", "examples", "train_loss", "seconds")
-LONGEST_REASON = 300  # letters
+REPORTED_IN_PRIVATE = ("scaled", "length")  # these too, if it completed its own update
 MOST_EXAMPLES = 2**40  # of one device: a larger weight could dominate the average
+TOLERANCE = 1e-6  # of a scale: devices compute powers of their own
 LONGEST_HEADER = 1024  # bytes of an array besides its numbers
 
 
@@ -36,7 +40,7 @@ class Refused(Exception):
 
     def __init__(self, message: str) -> None:
         """What a stranger sent may be in the message: it gets no line breaks, and no more room than others."""
-        super().__init__("".join(letter if letter.isprintable() else " " for letter in message[:LONGEST_REASON]))
+        super().__init__(clean_text(message))
 
 
 def pack_assignment(assignment: Assignment, setup: ConfigRecord) -> RecordDict:
@@ -66,13 +70,15 @@ def pack_update(update: Update, round: int, seconds: float) -> RecordDict:
     if update.buffers is not None:
         vectors[BUFFERS] = update.buffers
     numbers = {**update.numbers(), "round": round, "seconds": seconds}
-    reported = MetricRecord({name: numbers[name] for name in REPORTED})
+    names = REPORTED if update.length is None else (*REPORTED, *REPORTED_IN_PRIVATE)
+    reported = MetricRecord({name: numbers[name] for name in names})
     return RecordDict({VECTORS: pack_vectors(vectors), NUMBERS: reported})
 
 
 def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[str, ...]) -> Update:
     """Return the update that a reply brings; Refused if it cannot be right. `uploads` are the method's."""
-    numbers = _numbers(content)
+    private = assignment.exponent is not None
+    numbers = _numbers(content, (*REPORTED, *REPORTED_IN_PRIVATE) if private else REPORTED)
     for name, expected in (
         ("round", assignment.round),
         ("device", assignment.device),
@@ -85,6 +91,10 @@ def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[st
             raise Refused(f"it says {name} {numbers[name]:g}")
     if numbers["steps"] > assignment.steps:
         raise Refused(f"it claims {numbers['steps']:g} steps, and was asked for {assignment.steps}")
+    if private:
+        most = scale_own(replace(assignment, longest=None), int(numbers["steps"]), numbers["length"])
+        if numbers["length"] < 0 or not 1 <= numbers["scaled"] <= most * (1 + TOLERANCE):
+            raise Refused(f"it says scaled {numbers['scaled']:g} and length {numbers['length']:g}")
     names = ["delta", *uploads, *(["truth"] if assignment.audit and numbers["steps"] < assignment.steps_asked else [])]
     lengths = dict.fromkeys(names, len(assignment.w))
     lengths |= {} if assignment.buffers is None else {BUFFERS: len(assignment.buffers)}
@@ -102,12 +112,22 @@ def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[st
         buffers=vectors.get(BUFFERS),
         truth=vectors.get("truth"),
         seconds=numbers["seconds"],
+        scaled=numbers.get("scaled", 1.0),
+        length=numbers.get("length"),
     )
 
 
-def _numbers(content: RecordDict) -> Mapping[str, float]:
+def most_bytes_of_update(assignment: Assignment, uploads: tuple[str, ...]) -> int:
+    """Return how many bytes the arrays of a good reply can have."""
+    vectors = 1 + len(uploads) + assignment.audit
+    buffers = () if assignment.buffers is None else (assignment.buffers,)
+    numbers = vectors * assignment.w.nbytes + sum(vector.nbytes for vector in buffers)
+    return numbers + (vectors + len(buffers)) * LONGEST_HEADER
+
+
+def _numbers(content: RecordDict, names: Sequence[str]) -> Mapping[str, float]:
     numbers = content.metric_records.get(NUMBERS)
-    if numbers is None or set(content) != {VECTORS, NUMBERS} or set(numbers) != set(REPORTED):
+    if numbers is None or set(content) != {VECTORS, NUMBERS} or set(numbers) != set(names):
         raise Refused("it does not have the agreed form")
     values: dict[str, float] = {}
     for name, value in numbers.items():

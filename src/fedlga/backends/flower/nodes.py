@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
+from fedlga.backends.flower.device_tests import Sums, as_scores, find_unbelievable, pack_test, unpack_sums
 from fedlga.backends.flower.flower_private import find_codes_of_absent_nodes, quicken_pulls
-from fedlga.backends.flower.messages import MOST_EXAMPLES, NUMBERS, Refused, pack_assignment, unpack_update
+from fedlga.backends.flower.messages import (
+    NUMBERS,
+    Refused,
+    most_bytes_of_update,
+    pack_assignment,
+    unpack_update,
+)
 from fedlga.backends.flower.ray import MessageGrid, NodesFailed
+from fedlga.backends.flower.replies import Reply, ReplyReader, shorten_reason
+from fedlga.backends.flower.roster import KEY_BYTES, Roster
 from fedlga.backends.memory_store import NOTHING_YET, ON_NODES, MemoryStore
 from fedlga.core.backend import Backend, Incidents, Scores
 from fedlga.core.settings import BadInput
+from fedlga.core.text import clean_text
 from fedlga.core.types import Assignment, Update
 from fedlga.learning.evaluation import TestSet
 
@@ -28,6 +38,7 @@ QUERY_SECONDS = 120.0  # that a new node has to say which device it is
 SHORTEST_POLL, LONGEST_POLL = 0.005, 0.25  # seconds between two polls for replies
 NEWCOMER_SECONDS = 2.0  # between two looks for devices that can take a free place in a buffer
 COUNTED = "flower.counted"  # in a checkpoint: the last round that each device's update counted in
+KEYS = "flower.keys"  # and the fingerprint of the key that each device's number belongs to
 NOT_THERE = find_codes_of_absent_nodes()
 
 
@@ -40,13 +51,8 @@ class NodeOptions:
     grace: float = 30.0  # seconds after the deadline that a reply may take
     patience: float = 3600.0  # seconds to wait for replies without a deadline
     uses_unfinished: bool = True  # the policy's
-
-
-def shorten_reason(reason: str | None) -> str:
-    """Return what went wrong on a node in one line, without the traces of Flower and Ray."""
-    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    last = lines[-1].rpartition("Message: ")[2] if lines else "no reason given"
-    return last.rpartition(">:<'")[2].rstrip("'>")  # Flower's form is <class 'OSError'>:<'what it said'>
+    bind: bool = True  # a device's number stays with the key of its node
+    test_seconds: float | None = None  # that devices have to test the joint model; None: the aggregator tests it
 
 
 @final
@@ -71,14 +77,16 @@ class FlowerBackend(Backend):
         self._grid, self._test_set, self._setup = grid, test_set, setup
         self._options, self._store, self._strict = options, store, strict
         self._name = secrets.token_hex(8)  # by which devices tell this run from others
-        self._known: dict[int, tuple[int, int]] = {}  # node -> device and examples
-        self._failed: dict[int, tuple[str, float]] = {}  # node -> why it cannot be used, and when to ask it again
+        self._roster = Roster(grid, options.devices, bind=options.bind and store is None)
+        self._replies = ReplyReader(grid)
         self._counted: dict[int, int] = {}  # device -> the last round that its update counted in
         self._asked: dict[str, tuple[int, float]] = {}  # query -> node, and when the query expires
         self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
         self._working: dict[str, tuple[Assignment, float]] = {}  # of `run_buffered`: messages, and when they expire
         self._ready: list[Update] = []  # of `run_buffered`: updates that came when enough had come
+        self._most_bytes = 0  # of the arrays in a reply
         self._incidents = Incidents()
+        self._slow: list[int] = []  # devices whose last update was unfinished
         quicken_pulls()
 
     def wait_for_all(self, seconds: float) -> list[int]:
@@ -91,9 +99,8 @@ class FlowerBackend(Backend):
 
     def _check_failed(self) -> None:
         """Raise NodesFailed if every node that is there failed, and none was ever good: the good ones may come back."""
-        online = set(self._grid.get_node_ids())
-        if online and online <= set(self._failed) and not self._known:
-            raise NodesFailed(f"every node failed: {self._failed[next(iter(online))][0]}")
+        if why := self._roster.why_all_failed(self._grid.get_node_ids()):
+            raise NodesFailed(f"every node failed: {why}")
 
     def present(self) -> list[int]:
         """Return the devices that can be asked, in order; wait until there is at least one."""
@@ -107,10 +114,9 @@ class FlowerBackend(Backend):
 
     def _available(self) -> list[int]:
         """Return the devices whose nodes are connected and owe no reply. New nodes are asked which device they are."""
-        online, now = list(self._grid.get_node_ids()), time.monotonic()
-        self._failed = {node: (why, expiry) for node, (why, expiry) in self._failed.items() if now < expiry}
-        self._ask([node for node in online if node not in self._known and node not in self._failed])
-        connected = sorted(self._nodes_by_device(online))
+        online = list(self._grid.get_node_ids())
+        self._ask(self._roster.strangers(online))
+        connected = sorted(self._roster.nodes(online))
         missing = self._options.devices - len(connected)
         self._incidents.note = f"{missing} of {self._options.devices} devices are not connected" if missing else None
         owing = self._owing() | set(self.at_work())
@@ -118,25 +124,26 @@ class FlowerBackend(Backend):
 
     def _owing(self) -> set[int]:
         """Return the devices that still work on an earlier assignment, or lost it: a new one would wait behind it."""
-        for reply in self._pull(self._owed) if self._owed else []:
+        for reply in self._replies.pull(self._owed, self._most_bytes):
             self._count_late(reply)
         self._owed = {m: (device, expiry) for m, (device, expiry) in self._owed.items() if time.monotonic() < expiry}
         return {device for device, _ in self._owed.values()}
 
-    def _count_late(self, reply: Message) -> None:
+    def _count_late(self, reply: Reply) -> None:
         """Count a reply to a round that is over. It is not used."""
-        device, _ = self._owed.pop(reply.metadata.reply_to_message_id, (None, 0.0))
-        if device is not None and not reply.has_error():
+        device, _ = self._owed.pop(reply.asked, (None, 0.0))
+        if device is not None and reply.message is not None and not reply.message.has_error():
             self._incidents.late.append(device)
+
+    @property
+    def slow(self) -> Sequence[int]:
+        """The devices whose last update was unfinished; the same list from round to round."""
+        return self._slow
 
     @property
     def examples(self) -> dict[int, int]:
         """The examples of each device that was ever connected."""
-        return dict(self._known.values())
-
-    def _nodes_by_device(self, online: Iterable[int]) -> dict[int, int]:
-        """Return the node of each device."""
-        return {self._known[node][0]: node for node in online if node in self._known}
+        return self._roster.examples
 
     def _ask(self, strangers: Sequence[int]) -> None:
         """Ask new nodes which device they are, and read the replies so far. The others join when they have replied."""
@@ -149,31 +156,19 @@ class FlowerBackend(Backend):
             sent = self._push([Message(content, node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in new])
             pairs = zip(sent, new, strict=True)
             self._asked |= {message: (node, now + QUERY_SECONDS) for message, node in pairs if message is not None}
-        for reply in self._pull(self._asked) if self._asked else []:
-            node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (None, 0.0))
-            if node is None:
-                continue
-            if not reply.has_error():
-                self._introduce(node, reply)
-            elif reply.error.code not in NOT_THERE:
-                self._failed[node] = shorten_reason(reply.error.reason), now + QUERY_SECONDS
+        for reply in self._replies.pull(self._asked, 0):
+            node, _ = self._asked.pop(reply.asked)
+            if reply.message is None:
+                self._roster.fail(node, f"its reply was refused: {reply.refused}")
+            elif not reply.message.has_error():
+                self._roster.introduce(node, reply.message.content.metric_records.get(NUMBERS) or MetricRecord())
+            elif reply.message.error.code not in NOT_THERE:
+                why = shorten_reason(reply.message.error.reason)
+                self._roster.fail(node, why)
                 if self._strict:
-                    raise NodesFailed(f"a node failed: {self._failed[node][0]}")
-
-    def _introduce(self, node: int, reply: Message) -> None:
-        """Accept which device a node says it is, if no other connected node is that device."""
-        numbers = reply.content.metric_records.get(NUMBERS) or MetricRecord()
-        device, examples = numbers.get("device"), numbers.get("examples")
-        again = time.monotonic() + QUERY_SECONDS
-        if not isinstance(device, int) or not 0 <= device < self._options.devices:
-            self._failed[node] = f"it says it is device {device}, of {self._options.devices}", again
-        elif not isinstance(examples, int) or not 1 <= examples <= MOST_EXAMPLES:
-            self._failed[node] = f"device {device} says it has {examples} examples", again
-        elif self._nodes_by_device(self._grid.get_node_ids()).get(device) is not None:
-            self._failed[node] = f"device {device} is there twice", again
-        else:  # its old node, if there was one, is gone
-            self._known = {other: known for other, known in self._known.items() if known[0] != device}
-            self._known[node] = device, examples
+                    raise NodesFailed(f"a node failed: {why}")
+        self._incidents.duplicates |= self._roster.duplicates
+        self._roster.duplicates.clear()
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Update]:
         """Yield updates in the order of the assignments. A device that sends none in time is left out."""
@@ -187,17 +182,9 @@ class FlowerBackend(Backend):
         """
         if not assignments:
             return
-        nodes, longest, grace = self._nodes_by_device(self._known), self._longest(assignments), self._options.grace
+        nodes, longest, grace = self._roster.nodes(), self._longest(assignments), self._options.grace
         files = {a.device: self._store.file(a.device, a.w.nbytes) for a in assignments} if self._store else {}
-        messages = [
-            Message(
-                pack_assignment(a, self._setup_for(a.device, files)),
-                nodes[a.device],
-                MessageType.TRAIN,
-                ttl=longest + grace + 1,
-            )
-            for a in assignments
-        ]
+        messages = [self._make_message(a, nodes[a.device], longest, files) for a in assignments]
         pairs = zip(self._push(messages), assignments, strict=True)
         waiting = {message: a for message, a in pairs if message is not None}
         sent_to = {a.device for a in waiting.values()}
@@ -291,21 +278,18 @@ class FlowerBackend(Backend):
 
     def _send(self, assignments: Sequence[Assignment]) -> None:
         """Send assignments of `run_buffered` to their nodes, if these are known."""
-        nodes = self._nodes_by_device(self._known)
+        nodes = self._roster.nodes()
         assignments = [a for a in assignments if a.device in nodes]
-        messages = [
-            Message(
-                pack_assignment(a, self._setup_for(a.device, {})),
-                nodes[a.device],
-                MessageType.TRAIN,
-                ttl=self._longest([a]) + self._options.grace + 1,
-            )
-            for a in assignments
-        ]
+        messages = [self._make_message(a, nodes[a.device], self._longest([a]), {}) for a in assignments]
         now = time.monotonic()
         for name, a in zip(self._push(messages) if messages else [], assignments, strict=True):
             if name is not None:
                 self._working[name] = a, now + self._longest([a])
+
+    def _make_message(self, a: Assignment, node: int, longest: float, files: Mapping[int, Any]) -> Message:
+        """Return an assignment as a message that expires when its reply would be too late."""
+        content = pack_assignment(a, self._setup_for(a.device, files))
+        return Message(content, node, MessageType.TRAIN, ttl=longest + self._options.grace + 1)
 
     def _is_usable(self, update: Update) -> bool:
         return self._options.uses_unfinished or update.finished
@@ -319,25 +303,33 @@ class FlowerBackend(Backend):
         self, waiting: dict[str, Assignment], updates: dict[int, Update | None], failures: dict[int, str]
     ) -> bool:
         """Poll for replies once; return whether there were any."""
-        replies = self._pull([*waiting, *self._owed])
+        for a in waiting.values():
+            self._most_bytes = max(self._most_bytes, most_bytes_of_update(a, self._options.uploads))
+        replies = self._replies.pull([*waiting, *self._owed], self._most_bytes)
         for reply in replies:
-            if reply.metadata.reply_to_message_id in self._owed:
+            if reply.asked in self._owed:
                 self._count_late(reply)
                 continue
-            a = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if a is None:  # a second reply, or one to a message of nobody
-                continue
+            a, message = waiting.pop(reply.asked), reply.message
             try:
                 updates[a.device] = None  # unless the reply is a good one
-                if not reply.has_error():
-                    update = unpack_update(reply.content, a, self._options.uploads)
+                if message is None:
+                    raise Refused(reply.refused)
+                if not message.has_error():
+                    update = unpack_update(message.content, a, self._options.uploads)
                     updates[a.device] = update if update.steps else None
-                elif reply.error.code not in NOT_THERE:
-                    failures[a.device] = shorten_reason(reply.error.reason)
+                    self._slow[:] = [d for d in self._slow if d != a.device] + [a.device] * (not update.finished)
+                elif message.error.code not in NOT_THERE:
+                    failures[a.device] = shorten_reason(message.error.reason)
                     raise Refused(f"it failed: {failures[a.device]}")
             except Refused as refused:
-                self._incidents.refused[a.device] = str(refused)
+                self._refuse(a.device, str(refused))
         return bool(replies)
+
+    def _refuse(self, device: int, why: str) -> None:
+        """Note why a reply of a device is left out; there may be two in a round, of training and of testing."""
+        before = self._incidents.refused.get(device)
+        self._incidents.refused[device] = why if before is None else clean_text(f"{before}; {why}")
 
     def _setup_for(self, device: int, files: Mapping[int, Any]) -> ConfigRecord:
         """Return what a device gets besides its assignment: the experiment, the run's name, which memory counts."""
@@ -354,17 +346,54 @@ class FlowerBackend(Backend):
             raise NodesFailed("Flower did not take the messages: see its log")
         return sent
 
-    def _pull(self, messages: Iterable[str]) -> list[Message]:
-        return list(self._grid.pull_messages(list(messages)))
-
     def take_incidents(self) -> Incidents:
         """Return what went wrong since the last call."""
         incidents, self._incidents = self._incidents, Incidents()
+        incidents.ignored, self._replies.ignored = self._replies.ignored, 0
         return incidents
 
     def score(self, w: Vector, buffers: Vector | None) -> Scores:
-        """Evaluate weights on the aggregator's own test data, in this process."""
-        return self._test_set.score(w, buffers)
+        """Evaluate weights: on the aggregator's own test data, in this process, or on the devices' own."""
+        if self._options.test_seconds is None:
+            return self._test_set.score(w, buffers)
+        return self._score_on_devices(w, buffers, self._options.test_seconds)
+
+    def _score_on_devices(self, w: Vector, buffers: Vector | None, seconds: float) -> Scores:
+        """Let the devices that are idle test weights; one that does not reply in time is left out."""
+        devices, nodes, metrics = self._available(), self._roster.nodes(), self._test_set.problem.metrics
+        ttl = seconds + self._options.grace + 1
+        content = pack_test(w, buffers, self._setup)
+        messages = [Message(content, nodes[device], MessageType.EVALUATE, ttl=ttl) for device in devices]
+        pairs = zip(self._push(messages) if messages else [], devices, strict=True)
+        waiting = {name: device for name, device in pairs if name is not None}
+        measured: dict[int, Sums] = {}
+        until, pause, over = time.monotonic() + seconds, SHORTEST_POLL, False
+        while waiting and not over:
+            over = time.monotonic() >= until  # poll once more then
+            replies = self._replies.pull(waiting, 0)
+            for reply in replies:
+                device = waiting.pop(reply.asked)
+                try:
+                    if reply.message is None:
+                        raise Refused(reply.refused)
+                    if not reply.message.has_error():
+                        measured[device] = unpack_sums(reply.message.content, device, metrics)
+                    elif reply.message.error.code not in NOT_THERE:
+                        raise Refused(f"its evaluation failed: {shorten_reason(reply.message.error.reason)}")
+                except Refused as refused:
+                    self._refuse(device, str(refused))
+            pause = SHORTEST_POLL if replies else min(LONGEST_POLL, 1.5 * pause)
+            if waiting and not replies and not over:
+                time.sleep(pause)
+        self._owed |= {name: (device, until + self._options.grace) for name, device in waiting.items()}
+        unbelievable = find_unbelievable(measured)
+        for device, why in unbelievable.items():
+            self._refuse(device, why)
+        measured = {device: sums for device, sums in measured.items() if device not in unbelievable}
+        if len(measured) < self._options.devices:
+            words = f"{len(measured)} of {self._options.devices} devices tested the model"
+            self._incidents.note = "; ".join(filter(None, (self._incidents.note, words)))
+        return as_scores(measured, self._options.devices, metrics)
 
     def close(self) -> None:
         """Do nothing: the grid is closed by the code that opened it."""
@@ -374,8 +403,11 @@ class FlowerBackend(Backend):
         if self._store is not None:
             return self._store.memories()
         name = torch.tensor(list(bytes.fromhex(self._name)), dtype=torch.uint8, device="cpu")
-        rounds = [self._counted.get(device, NOTHING_YET) for device in range(self._options.devices)]
-        return [(0, {ON_NODES: name, COUNTED: torch.tensor(rounds, device="cpu")})]
+        devices = range(self._options.devices)
+        rounds = [self._counted.get(device, NOTHING_YET) for device in devices]
+        keys = [list(self._roster.keys.get(device, bytes(KEY_BYTES))) for device in devices]
+        numbers = {COUNTED: torch.tensor(rounds, device="cpu"), KEYS: torch.tensor(keys, dtype=torch.uint8)}
+        return [(0, {ON_NODES: name, **numbers})]
 
     def restore(self, memories: Iterable[tuple[int, Memory]]) -> None:
         """Put back what `memories` gave."""
@@ -387,3 +419,6 @@ class FlowerBackend(Backend):
                 raise BadInput("backend: the memories of this run's devices are here, not on nodes")
             self._name = memory[ON_NODES].numpy().tobytes().hex()
             self._counted = {d: int(round) for d, round in enumerate(memory[COUNTED]) if round >= 0}
+            if KEYS in memory:  # earlier versions did not keep them
+                keys = memory[KEYS].numpy()
+                self._roster.restore_keys({d: key.tobytes() for d, key in enumerate(keys) if key.any()})

@@ -3,9 +3,10 @@
 from fedlga.flower import FedLGA
 strategy = FedLGA(fraction_train=0.5)
 
-A client reports how many steps it did: "num-steps" among its metrics, beside Flower's "num-examples". If it was asked
-for more than it did, it reports "num-steps-asked"; without it, `steps`, or the most that any client did in the round,
-counts as the full work. Scaffold and FedDyn change the local training too: see LocalTerms.
+A client reports how many steps it did: "num-steps" among its metrics, beside Flower's "num-examples". Unfinished is
+what a client shows to be unfinished, by "num-steps-asked" or as `client_report.py` says: clients that train whole
+epochs over unequal data do different numbers of steps, and are all finished. Scaffold and FedDyn change the local
+training too: see LocalTerms.
 """
 
 from __future__ import annotations
@@ -13,30 +14,49 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from statistics import median_low
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
+from fedlga.backends.flower.careful_grid import CarefulGrid
+from fedlga.backends.flower.client_report import (
+    WHAT_TO_REPORT,
+    NoSteps,
+    Work,
+    find_full_work,
+    read_count,
+    read_work,
+)
 from fedlga.backends.flower.flower_private import find_logger, take_replies_without_errors
 from fedlga.backends.flower.local_terms import COUNTED, METHOD, SENT, UPLOADED
-from fedlga.backends.flower.messages import MOST_EXAMPLES, Refused, check_array, check_vectors, pack_vectors
+from fedlga.backends.flower.messages import (
+    LONGEST_HEADER,
+    MOST_EXAMPLES,
+    Refused,
+    check_array,
+    check_vectors,
+    pack_vectors,
+)
+from fedlga.backends.flower.ray import NodesFailed
 from fedlga.core.aggregator import Aggregator
 from fedlga.core.registry import create, find
 from fedlga.core.round import all_finite
 from fedlga.core.settings import BadInput, settings_of
+from fedlga.core.text import clean_text
 from fedlga.core.types import Contribution, ServerState, Update
 
 if TYPE_CHECKING:
     from fedlga.core.types import Vector
 
-STEPS, ASKED, DEADLINE = "num-steps", "num-steps-asked", "deadline"
+DEADLINE = "deadline"
+LONGEST_NAME = 100  # letters of a metric: names are logged
 MOST_TIMES = 100  # a client that claims more than this times the median full work is refused, unless `steps` is given
 log = find_logger()
 
@@ -64,7 +84,7 @@ class Unequal(FedAvg):
         """`flower` are the arguments of Flower's FedAvg.
 
         stragglers: wait, drop, keep or complete; the method's own if unset.
-        steps: the full work, if clients do not report what they were asked for; no client can have done more.
+        steps: the full work, if every client is asked for the same; no client can have done more.
         deadline: seconds, sent to the clients as "deadline" in their configuration; they have to keep it.
         devices: N: each update's share is 1/N (Scaffold, FedDyn); unset: the number of connected nodes.
         lr, momentum: of the clients' SGD, if the method's formula needs them (FedNova).
@@ -89,6 +109,7 @@ class Unequal(FedAvg):
         self._numbers: dict[int, int] = {}  # node -> a small number, in the order of their first answers
         self._connected = 1
         self._counted: dict[int, int] = {}  # node -> the last round that its update counted in
+        self._advised = False  # what clients have to report was logged
         policy = self._aggregator.policy
         if self._lr == 0 and (getattr(self._method, "mu", 0) or getattr(policy, "scale", None) == "printed"):
             raise BadInput("lr: got 0; FedNova with mu, and scale 'printed', take the clients' learning rate")
@@ -97,6 +118,16 @@ class Unequal(FedAvg):
         """Log what is done with unfinished work, after what Flower logs."""
         super().summary()
         log.info("\t└──> %s, unfinished work: %s", type(self).__name__, self._policy_name)
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Result:
+        """Run Flower's loop on a grid that reads each reply on its own."""
+        return super().start(self._guard(grid, initial_arrays), initial_arrays, *arguments, **named)
+
+    def _guard(self, grid: Grid, arrays: ArrayRecord) -> Grid:
+        numbers = sum(math.prod(array.shape) for array in arrays.values())
+        sent = sum(len(array.data) + LONGEST_HEADER for array in arrays.values())
+        uploaded = len(self._method.uploads) * (4 * numbers + LONGEST_HEADER)
+        return cast("Grid", CarefulGrid(grid, sent + uploaded))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -128,11 +159,11 @@ class Unequal(FedAvg):
         return RecordDict({**record, self.configrecord_key: config})
 
     def _keep_weights(self, arrays: ArrayRecord, round: int) -> None:
-        floats = {name: array for name, array in arrays.items() if array.dtype.startswith("float")}
+        floats = select_floats(arrays)
         self._layout = [(name, tuple(array.shape), array.dtype) for name, array in floats.items()]
         self._arrays = arrays
         before = self._state or ServerState(round=0, w=torch.empty(0, device="cpu"))
-        self._state = replace(before, round=round - 1, w=_flat(floats))
+        self._state = replace(before, round=round - 1, w=flatten(floats))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -141,27 +172,30 @@ class Unequal(FedAvg):
         valid = take_replies_without_errors(self, replies)
         if self._state is None:  # no node was asked for anything
             return None, None
-        most = MOST_TIMES * median_low([full for reply in valid if (full := _full_work(reply))] or [0])
-        updates, taken = list[Update](), list[Message]()
+        most = MOST_TIMES * median_low([full for reply in valid if (full := find_full_work(reply))] or [0])
+        updates, works, taken = list[Update](), list[Work](), list[Message]()
+        without_steps = 0
         for reply in valid:
             try:
-                update = self._update(reply)
+                update, work = self._update(reply)
                 if not self._steps and (claimed := max(update.steps, update.steps_asked)) > most:
                     raise Refused(f"it claims {claimed} steps, {MOST_TIMES} times what is usual")
             except Refused as refused:
+                without_steps += isinstance(refused, NoSteps)
                 log.warning("aggregate_train: left out node %d: %s", reply.metadata.src_node_id, refused)
                 continue
             updates.append(update)
+            works.append(work)
             taken.append(reply)
-        full = self._steps or max((max(u.steps, u.steps_asked) for u in updates), default=0)
-        # A client that does not report what it was asked for is taken to have been asked for the full work.
-        updates = [u if u.steps_asked else replace(u, steps_asked=max(full, u.steps)) for u in updates]
+        if without_steps and not updates:
+            raise NodesFailed(f"no reply of round {server_round} can be used: {WHAT_TO_REPORT}")
+        updates = self._find_unfinished(updates, works)
         share = 1 / (self._devices or self._connected)
         contributions = [self._weigh(u, reply, share) for u, reply in zip(updates, taken, strict=True)]
         aggregation = self._aggregator.aggregate(replace(self._state, round=server_round), contributions)
-        for update in updates:
+        for update, reply in zip(updates, taken, strict=True):
             if (why := aggregation.refused.get(update.device)) is not None:
-                log.warning("aggregate_train: left out an update: %s", why)
+                log.warning("aggregate_train: left out node %d: %s", reply.metadata.src_node_id, why)
         if not aggregation.used:
             return None, None
         if not all_finite(aggregation.state.w):
@@ -171,7 +205,7 @@ class Unequal(FedAvg):
         nodes = [reply.metadata.src_node_id for reply in taken]
         self._counted |= {node: server_round for node in nodes if self._numbers[node] in used}
         self._state = aggregation.state
-        completed = [c.update.device for c in aggregation.used if c.scale != 1]
+        completed = [c.update.device for c in aggregation.used if c.scale * c.update.scaled != 1]
         if completed:
             log.info("aggregate_train: completed %d of %d updates", len(completed), len(used))
         metrics = self.train_metrics_aggr_fn(
@@ -179,6 +213,35 @@ class Unequal(FedAvg):
         )
         metrics["completed"] = len(completed)
         return self._unflatten(self._state.w), metrics
+
+    def _find_unfinished(self, updates: Sequence[Update], works: Sequence[Work]) -> list[Update]:
+        """Return the updates with what each client was asked for: what it did, unless it shows that it was more."""
+        silent = self._steps is None and all(work.asked is None and not work.cut_short for work in works)
+        if updates and silent and not self._advised and self._policy_name in ("complete", "drop"):
+            self._advised = True
+            log.warning("aggregate_train: no client shows unfinished work, so nothing is: %s", WHAT_TO_REPORT)
+        full = max((max(work.steps, work.asked or 0) for work in works), default=0)
+        asked = (work.asked or self._steps or (full if work.cut_short else work.steps) for work in works)
+        return [replace(u, steps_asked=max(a, u.steps)) for u, a in zip(updates, asked, strict=True)]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return the mean of what clients measured; a reply that cannot be right is left out and logged."""
+        believed = list[Message]()
+        counts = dict[int, int]()
+        for reply in take_replies_without_errors(self, replies, is_train=False):
+            try:
+                counts[reply.metadata.src_node_id] = _read_evaluation(reply, self.weighted_by_key)
+                believed.append(reply)
+            except Refused as refused:
+                log.warning("aggregate_evaluate: left out node %d: %s", reply.metadata.src_node_id, refused)
+        most = MOST_TIMES * median_low(list(counts.values()) or [0])
+        for node in [node for node, count in counts.items() if count > most]:
+            log.warning("aggregate_evaluate: left out node %d: it claims %d examples", node, counts[node])
+        believed = [reply for reply in believed if counts[reply.metadata.src_node_id] <= most]
+        if not believed:
+            return None
+        common = _with_common_metrics([reply.content for reply in believed])
+        return self.evaluate_metrics_aggr_fn(common, self.weighted_by_key)
 
     def _weigh(self, update: Update, reply: Message, share: float) -> Contribution:
         """Return how an update counts."""
@@ -189,20 +252,17 @@ class Unequal(FedAvg):
         assert self._state is not None
         return self._state.w
 
-    def _update(self, reply: Message) -> Update:
+    def _update(self, reply: Message) -> tuple[Update, Work]:
         content, w = reply.content, self._find_sent(reply)
         numbers = [dict(record) for record in content.metric_records.values()]
         if len(numbers) != 1:
             raise Refused("it sent no metrics, or more than one record of them")
-        steps, examples = _count(numbers[0], STEPS), _count(numbers[0], self.weighted_by_key)
-        asked = _count(numbers[0], ASKED) if ASKED in numbers[0] else 0  # 0: it does not report it
-        if steps == 0:
-            raise Refused("it did not do a single step")
+        work, examples = read_work(numbers[0]), read_count(numbers[0], self.weighted_by_key)
         if not 1 <= examples <= MOST_EXAMPLES:
             raise Refused(f"it says {self.weighted_by_key} {examples}")
-        most = min(filter(None, (asked, self._steps)), default=steps)
-        if steps > most:
-            raise Refused(f"it claims {steps} steps, and was asked for {most}")
+        most = min(filter(None, (work.asked, self._steps)), default=work.steps)
+        if work.steps > most:
+            raise Refused(f"it claims {work.steps} steps, and was asked for {most}")
         uploaded = content.array_records.get(UPLOADED)
         if self._method.uploads and uploaded is None:
             raise Refused(f"it sent no {', '.join(self._method.uploads)}: {self.method_name} needs LocalTerms")
@@ -211,17 +271,18 @@ class Unequal(FedAvg):
         if len(returned) != 1:
             raise Refused(f"it sent {len(returned)} records of weights")
         node = reply.metadata.src_node_id
-        return Update(
+        update = Update(
             device=self._numbers.setdefault(node, len(self._numbers)),
             delta=self._weights(returned[0]).sub_(w),
             examples=examples,
-            steps=steps,
-            steps_asked=asked,
+            steps=work.steps,
+            steps_asked=work.asked or work.steps,
             train_loss=math.nan,
             uploads=uploads,
             lr=self._lr,
             momentum=self._momentum,
         )
+        return update, work
 
     def _weights(self, record: ArrayRecord) -> Vector:
         """Return the weights of a reply as one vector; Refused unless they are the model's, and finite."""
@@ -278,32 +339,41 @@ def _divide(names: dict[str, str], options: dict[str, Any] | None) -> Iterator[t
         raise BadInput(f"options: got {', '.join(left)}; none of {', '.join(names.values())} has such a setting")
 
 
-def _count(numbers: dict[str, Any], name: str) -> int:
-    value = numbers.get(name)
-    if value is None:
-        raise Refused(f"its metrics have no {name}")
-    if isinstance(value, list) or not math.isfinite(value) or value < 0 or value != int(value):
-        raise Refused(f"it says {name} {value}")
-    return int(value)
-
-
-def _full_work(reply: Message) -> float | None:
-    """Return what a client reports it was asked for, or else what it did, if that is a number."""
-    reported = {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
-    value = reported.get(ASKED, reported.get(STEPS))
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+def _read_evaluation(reply: Message, weighted_by: str) -> int:
+    """Return the examples that a client evaluated on; Refused if its report cannot be right."""
+    records = [dict(record) for record in reply.content.metric_records.values()]
+    if len(records) != 1:
+        raise Refused("it sent no metrics, or more than one record of them")
+    for name, value in records[0].items():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(math.isfinite(number) for number in numbers):
+            raise Refused(f"it says {name} {value}")
+    examples = read_count(records[0], weighted_by)
+    if not 1 <= examples <= MOST_EXAMPLES:
+        raise Refused(f"it says {weighted_by} {examples}")
+    return examples
 
 
 def _with_common_metrics(contents: list[RecordDict]) -> list[RecordDict]:
-    """Return the replies with only the metrics that all of them have in the same form: others cannot be averaged."""
+    """Return the replies with only the metrics that all of them have in the same form: others cannot be averaged.
+
+    A metric whose name is no plain word is left out: names are logged.
+    """
     named = [next(iter(content.metric_records.items())) for content in contents]
     forms = [{k: len(v) if isinstance(v, list) else None for k, v in numbers.items()} for _, numbers in named]
     common = [k for k, form in forms[0].items() if all(k in other and other[k] == form for other in forms)]
+    common = [k for k in common if k == clean_text(k, LONGEST_NAME)]
     return [
         RecordDict({**content, key: MetricRecord({k: numbers[k] for k in common})})
         for content, (key, numbers) in zip(contents, named, strict=True)
     ]
 
 
-def _flat(arrays: dict[str, Array]) -> Vector:
+def select_floats(arrays: ArrayRecord) -> dict[str, Array]:
+    """Return the arrays of floating point: the others are not trained."""
+    return {name: array for name, array in arrays.items() if array.dtype.startswith("float")}
+
+
+def flatten(arrays: dict[str, Array]) -> Vector:
+    """Return arrays as one vector."""
     return torch.from_numpy(np.concatenate([array.numpy().astype(np.float32).reshape(-1) for array in arrays.values()]))

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from fedlga.backends.flower.commands import QUIET, run_flwr, unbox
+from fedlga.backends.flower.deployment import node_numbers, write_scripts
+from fedlga.backends.flower.fleet_settings import LOOPBACK, FleetSettings
 from fedlga.core.files import write_atomically
-from fedlga.core.settings import BadInput, read_toml
+from fedlga.core.settings import BadInput, Stopped
 
-LIMITS = {"port": 65_535, "nodes": 10_000}  # the most that fleet.toml may say
 CONNECTION = "fleet"  # the SuperLink's name in Flower's configuration
 STARTING = 180.0  # seconds that a SuperLink or a node may take to start
+UNAUTHORIZED = 401
 STOPPING = 10.0  # seconds that a process has to end after SIGTERM
 
 
@@ -34,62 +41,112 @@ class Trial:
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]], repr=False)
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> FleetSettings:
         """The contents of fleet.toml."""
-        file = self.folder / "fleet.toml"
-        try:
-            values = read_toml(file.read_text(encoding="utf-8"), str(file))
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{str(self.folder)!r} holds no fleet: fedlga fleet init makes one") from error
-        if not all(type(values.get(name)) is int and 0 < values[name] <= most for name, most in LIMITS.items()):
-            raise BadInput(f"{str(file)!r}: it takes port and nodes, both whole numbers")
-        return values
+        return FleetSettings.load(self.folder)
 
     @property
     def port(self) -> int:
         """The port on which the SuperLink listens."""
-        return int(self.settings["port"])
+        return self.settings.control_port
 
-    def up(self, nodes: int, paces: Sequence[float], say: Callable[[str], None]) -> None:
-        """Start the SuperLink and that many nodes; `paces` are the seconds that a step takes on each, at least."""
-        most = int(self.settings["nodes"])
-        if not 1 <= nodes <= most:
-            raise BadInput(f"--nodes: got {nodes}; this fleet has keys for 1 to {most}")
+    def up(self, nodes: int, paces: Sequence[float], say: Callable[[str], None], *, proxy: bool = False) -> None:
+        """Start the SuperLink and that many nodes; `paces` are the seconds that a step takes on each, at least.
+
+        `proxy`: nginx stands between them, as on separate machines.
+        """
+        known = node_numbers(self.folder)
+        if not 1 <= nodes <= len(known):
+            raise BadInput(f"--nodes: got {nodes}; this fleet has keys for 1 to {len(known)}")
         if running := self.running():
             raise BadInput(f"this fleet is up already ({len(running)} processes): fedlga fleet down {self.folder}")
+        if proxy and shutil.which("nginx", path=self.environment()["PATH"]) is None:
+            raise BadInput("--proxy: there is no nginx on this machine; on Debian: apt install nginx-light")
+        write_scripts(self.folder)
+        numbers = known[:nodes]
+        self.check_ports(numbers, proxy=proxy)
         try:
             self.start_superlink()
-            say(f"SuperLink: 127.0.0.1:{self.port}, TLS and node authentication on")
-            problems = [problem for number in range(nodes) if (problem := self.register(number)) is not None]
-            say(f"{nodes} node keys registered" if not problems else f"{nodes - len(problems)} node keys registered")
-            for number in range(nodes):
-                self.start_node(number, paces[number] if number < len(paces) else 0.0)
+            say(f"SuperLink: {LOOPBACK}:{self.port}, TLS and node authentication on")
+            if proxy:
+                self.start_proxy()
+                say(f"proxy: {self.settings.listen}:{self.settings.port}, for the fleet API only")
+            done, problems = self.register(*numbers)
+            say(f"{len(done)} node keys registered" + (f", {nodes - len(done)} known" if len(done) < nodes else ""))
+            for number, pace in itertools.zip_longest(numbers, paces[:nodes], fillvalue=0.0):
+                self.start_node(int(number), pace, proxy=proxy)
             self.wait_for_nodes(nodes, problems)
         except BaseException:
             self.down()
             raise
         say(f"{nodes} nodes connected; logs in {self.folder / 'logs'}")
 
+    def check_ports(self, numbers: Sequence[int], *, proxy: bool = False) -> None:
+        """Raise BadInput if a port that is going to be used is taken: before anything is started."""
+        fleet = self.settings
+        wanted = {"control_port": fleet.control_port, **({"port": fleet.port} if proxy else {})}
+        wanted |= {f"runtime_port of device {number}": fleet.runtime_port + number for number in numbers}
+        taken = [f"{port} ({name})" for name, port in wanted.items() if not _is_free(port)]
+        if taken:
+            verb = "is" if len(taken) == 1 else "are"
+            raise BadInput(f"port {', '.join(taken)} {verb} taken; {self.folder / 'fleet.toml'} is where to change it")
+
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers."""
-        if _listening(self.port):
-            raise BadInput(f"port {self.port} is taken; fleet.toml and superlink.sh name another if you change them")
+        """Start the SuperLink and wait until it answers; BadInput if it would do what anyone asks."""
+        if not _is_free(self.port):
+            raise BadInput(f"port {self.port} is taken; {self.folder / 'fleet.toml'} is where to change it")
         process = self._start("superlink", ["sh", "superlink/superlink.sh"], {})
-        self._wait_until(lambda: _answers(self.port, self.folder / "ca" / "ca.crt"), process, "superlink")
+        self._wait_until(lambda: self.asks_for_secret() is not None, process, "superlink")
+        if not self.asks_for_secret():
+            raise BadInput(
+                "the SuperLink takes commands from everyone: it was stopped; is fedlga-superlink on the path?"
+            )
 
-    def register(self, number: int) -> str | None:
-        """Register a node's public key at the SuperLink; return what Flower said if it was not registered now.
+    def asks_for_secret(self) -> bool | None:
+        """Return whether the control API refuses whoever does not show the secret; None if it does not answer."""
+        request = urllib.request.Request(
+            f"https://{LOOPBACK}:{self.port}/v1/control/list-runs",
+            data=b"",
+            headers={"Content-Type": "application/x-protobuf"},
+            method="POST",
+        )
+        try:
+            context = ssl.create_default_context(cafile=self.folder / "ca" / "ca.crt")
+            with urllib.request.urlopen(request, timeout=10, context=context):  # noqa: S310
+                return False
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code == UNAUTHORIZED
+        except OSError:
+            return None
 
-        That is no error yet: the SuperLink may know the key from an earlier start. Whether the node can connect shows.
+    def start_proxy(self) -> None:
+        """Start nginx with the fleet's own configuration, and wait until it listens."""
+        home = self.folder / "superlink"
+        (home / "proxy-temp").mkdir(exist_ok=True)
+        globally = "daemon off;" + (" user root;" if os.geteuid() == 0 else "")  # or it could not enter this folder
+        words = ["nginx", "-p", str(home), "-c", str(home / "proxy.conf"), "-g", globally]
+        process = self._start("proxy", words, {})
+        self._wait_until(lambda: not _is_free(self.settings.port), process, "proxy")
+
+    def register(self, *numbers: int) -> tuple[list[int], list[str]]:
+        """Let nodes' keys in, if the SuperLink does not know them; return who was, and what went wrong.
+
+        That is no error yet: whether the node can connect shows.
         """
-        key = self.folder / "nodes" / str(number) / "key.pub"
-        process = self.flwr("supernode", "register", str(key), CONNECTION)
-        return f"node {number}: {_last_line(process.stdout + process.stderr)}" if process.returncode else None
+        from fedlga.backends.flower.control import open_control
+        from fedlga.backends.flower.registry import register_missing
 
-    def start_node(self, number: int, pace: float = 0.0, **more: str) -> subprocess.Popen[bytes]:
+        with open_control(self.folder) as control:
+            return register_missing(self.folder, control, list(numbers))
+
+    def start_node(
+        self, number: int, pace: float = 0.0, *, proxy: bool = False, **more: str
+    ) -> subprocess.Popen[bytes]:
         """Start a node; `more` are environment variables for its script."""
         home = self.folder / "nodes" / str(number)
-        environment = {"FEDLGA_SUPERLINK": f"127.0.0.1:{self.port}", "FEDLGA_SECONDS_PER_STEP": f"{pace:g}"}
+        port = self.settings.port if proxy else self.port
+        environment = {"FEDLGA_SUPERLINK": f"{LOOPBACK}:{port}", "FEDLGA_SECONDS_PER_STEP": f"{pace:g}"}
         environment |= {"FLWR_HOME": str(home / "flower"), **more}
         return self._start(f"node-{number}", ["sh", f"nodes/{number}/node.sh"], environment)
 
@@ -102,49 +159,37 @@ class Trial:
 
     def online(self) -> int:
         """Return the number of nodes that are connected."""
-        output = self.flwr("supernode", "list", CONNECTION, "--format", "json").stdout
+        from fedlga.backends.flower.control import open_control
+
         try:
-            listing = json.loads(output[output.index("{") :])
-        except ValueError:
+            with open_control(self.folder) as control:
+                return sum(node.status == "online" for node in control.list_nodes())
+        except (BadInput, Stopped):
             return 0
-        return sum(node.get("status") == "online" for node in listing.get("nodes", []))
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run one of Flower's own commands on this fleet."""
-        command = [str(Path(sys.executable).with_name("flwr")), *words]
-        try:
-            return subprocess.run(  # noqa: S603
-                command,
-                cwd=self.folder,
-                env=self.environment(),
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BadInput(f"flwr {words[0]}: no answer from the SuperLink in two minutes") from error
+        return run_flwr(*words, environment=self.environment(), folder=self.folder, seconds=120)
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of Flower's processes: its commands on the path, its files here, no telemetry."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        quiet |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; by default a task waits up to one second
-        return {**os.environ, "PATH": path, "FLWR_HOME": str(self.folder / "flower"), **quiet, **more}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin"])
+        quick = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; by default a task waits up to one second
+        return {**os.environ, "PATH": path, "FLWR_HOME": str(self.folder / "flower"), **QUIET, **quick, **more}
 
     def _start(self, name: str, command: list[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
-        logs = self.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        with (logs / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                cwd=self.folder,
-                env=self.environment(**more),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # it outlives this command, and is stopped with all that it starts
-            )
+        log = self.folder / "logs" / f"{name}.log"
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "fedlga.backends.flower.log_file", str(log), name, *command],
+            cwd=self.folder,
+            env=self.environment(**more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # it outlives this command, and is stopped with all that it starts
+        )
         self._children.append(process)
         started = {**self._read_started(), name: {"pid": process.pid, "since": _start_time(process.pid)}}
         write_atomically(self._file, json.dumps(started, indent=1) + "\n")
@@ -157,7 +202,7 @@ class Trial:
             ended = process is not None and process.poll() is not None
             if ended or time.monotonic() > until:
                 log = self.folder / "logs" / f"{what}.log"
-                why = _last_line(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else "no answer"
+                why = _last_lines(log) if log.exists() else "no answer"
                 raise BadInput(f"{what}: did not start ({why}); see {self.folder / 'logs'}")
             time.sleep(0.2)
 
@@ -240,25 +285,18 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _listening(port: int) -> bool:
-    """Return whether some server accepts connections on the port."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
+def _is_free(port: int) -> bool:
+    """Return whether a server on this machine could listen on the port."""
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return False
+    try:
+        with socket.create_server((LOOPBACK, port)):
+            return True
+    except OSError:
+        return False
 
 
-def _answers(port: int, authority: Path) -> bool:
-    """Return whether a server answers whose certificate is signed by this authority."""
-    context = ssl.create_default_context(cafile=authority)
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection(("127.0.0.1", port), timeout=2) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1"),
-    ):
-        return True
-    return False
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"
+def _last_lines(log: Path) -> str:
+    """Return the end of a log in one line."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if unbox(line)]
+    return unbox("\n".join(lines[-3:])) or "no output"

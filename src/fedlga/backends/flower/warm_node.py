@@ -29,6 +29,7 @@ REPLY_PAUSE = 0.02  # seconds between two looks for the reply, within the node
 RESTART_PAUSE, LONGEST_RESTART_PAUSE = 1.0, 60.0  # seconds before a device process that ended is started again
 LONG_ENOUGH = 60.0  # seconds that a device process ran which did not end from its start
 OWN_PROCESSES = ("isolation", "ssl_certfile", "ssl_keyfile", "ssl_ca_certfile", "superexec_auth_secret_file")
+NOT_KNOWN = "this Flower's node is not known"
 HELP = ("-h", "--help", "-V", "--version")
 
 
@@ -77,6 +78,10 @@ class Device:
             _say(f"fedlga-node: the device process ended with {code}; it is started again")
             self._process = self._start()
 
+    def stop_work(self) -> None:
+        """End the process, whatever it does: its run was stopped. Another one takes its place."""
+        self._process.kill()
+
     def wake(self) -> None:
         """Say that there is a message."""
         try:
@@ -93,13 +98,13 @@ def _say(line: str) -> None:
 def run(arguments: Sequence[str]) -> None:
     """Run a node with the arguments of `flower-supernode`."""
     sys.argv = ["flower-supernode", *arguments]  # where Flower reads them
-    if not any(word in HELP for word in arguments):
-        _keep_device_up(arguments)
+    if not any(word in HELP for word in arguments) and (reason := _keep_device_up(arguments)):
+        _say(f"fedlga-node: {reason}: flower-supernode runs instead, with a process a message")
     run_supernode()
 
 
-def _keep_device_up(arguments: Sequence[str]) -> None:
-    """Start the device process, and let Flower's node use it; if this Flower cannot, say so."""
+def _keep_device_up(arguments: Sequence[str]) -> str | None:
+    """Start the device process, and let Flower's node use it; return why not, if it cannot be."""
     try:
         options = parse_supernode_arguments(arguments)
         importlib.import_module(DEVICE_PROCESS)  # it uses more of Flower than this module does
@@ -108,11 +113,9 @@ def _keep_device_up(arguments: Sequence[str]) -> None:
         own += ["runtime_dependency_install"] if options.runtime_dependency_install else []
         own += ["isolation"] if any(word.startswith("--iso") for word in arguments) else []  # also its default
     except (ImportError, AttributeError):
-        _say("fedlga-node: this Flower's node is not known: flower-supernode runs instead, with a process a message")
-        return
+        return NOT_KNOWN
     if own:
-        _say(f"fedlga-node: {own[0]} asks for Flower's own processes: flower-supernode runs instead")
-        return
+        return f"{own[0]} asks for Flower's own processes"
     pace, devices = Pace(), list[Device]()
 
     def heard(message: object) -> None:
@@ -120,13 +123,16 @@ def _keep_device_up(arguments: Sequence[str]) -> None:
         if message is not None:
             devices[0].wake()
 
+    def stop_work() -> None:
+        devices[0].stop_work()
+
     quicken_pulls()
-    if not quicken_supernode(heard, pace.next_pause):
-        _say("fedlga-node: this Flower's node is not known: flower-supernode runs instead, with a process a message")
-        return
+    if not quicken_supernode(heard, pace.next_pause, stop_work):
+        return NOT_KNOWN
     sys.argv += ["--isolation", "process"]
     host: str = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(options.host) or options.host  # noqa: S104  # compared, not bound
     devices.append(Device(f"[{host}]:{options.port}" if ":" in host else f"{host}:{options.port}"))
+    return None
 
 
 def main() -> None:

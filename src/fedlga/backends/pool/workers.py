@@ -68,7 +68,8 @@ class Workers:
     def _read_line(self, worker: int) -> bytes:
         process, received = self._processes[worker], self._received[worker]
         assert process.stdout is not None
-        used, since = _processor_time(process.pid), time.monotonic()
+        used: int | None = None  # processor time when it was last looked at
+        since = time.monotonic()
         while b"\n" not in received:
             try:
                 if select.select([process.stdout], [], [], CHECK_SECONDS)[0]:

@@ -1,0 +1,1 @@
+"""A Flower app some of whose nodes are hostile."""
