@@ -23,7 +23,7 @@ def test_the_page_is_written_beside_the_run_or_elsewhere(fedlga):
     assert (code, err) == (2, "fedlga: --out: 'new' is a folder; it takes a file\n")
     code, _, err = fedlga("report", "r", "--out", "r/report.html/x")
     assert (code, err.count("\n")) == (2, 1)
-    assert "--out: cannot write 'r/report.html/x'" in err
+    assert "--out: cannot write to 'r/report.html' (File exists)" in err
 
 
 @pytest.mark.parametrize(

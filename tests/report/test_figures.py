@@ -14,11 +14,9 @@ from fedlga.report.figures import (
     draw_with_interval,
     fit_to_lines,
     load_pyplot,
-    method_style,
     open_figure,
-    policy_style,
 )
-from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, METHOD_MARKERS, METHOD_NAMES
+from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, METHOD_MARKERS, METHOD_NAMES, method_style, policy_style
 from run_folders import make_record
 
 

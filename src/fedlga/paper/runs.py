@@ -22,6 +22,7 @@ from fedlga.experiments.statistics import Estimate
 from fedlga.paper.items import ITEMS, Item, Point
 from fedlga.paper.printed import find_printed
 from fedlga.paper.settings import Setting
+from fedlga.report.figures import describe_seeds
 
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
@@ -98,6 +99,10 @@ class ItemRuns:
         """Return the rounds that a run at this point has to reach the target."""
         changes = (point or self.points[0]).changes
         return int(changes.get("rounds", self.setting.base.rounds))
+
+    def describe(self, *, shaded: bool = True) -> str:
+        """Return the note below the item's figure: data set, seeds, and what the interval is."""
+        return describe_seeds(self.setting.name, [len({row["seed"] for row in self.rows})], shaded=shaded)
 
     # Cells of a table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,56 +11,53 @@ from typing import Any
 import numpy as np
 
 from fedlga.core.types import Record
-from fedlga.experiments.measures import is_percentage, value_of
+from fedlga.experiments.measures import format_target, is_percentage, value_of
 from fedlga.experiments.statistics import FEWEST, t_quantile
-from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, POLICY_COLOURS, POLICY_DASHES
+from fedlga.report.style import Style, policy_style
 
 COLUMN_WIDTH = 3.5  # inches: a column of a paper
+LETTERS_PER_INCH = 20  # of the note below a figure
 MOST_METHODS = 6  # rows of panels in a figure
 
 Curves = Mapping[tuple[str, str], Sequence[Sequence[Record]]]  # method and policy -> a run's records for each seed
 
 
-def draw_metric_over_time(curves: Curves, metric: str, target: float | None, files: Sequence[Path]) -> None:
+def draw_metric_over_time(
+    curves: Curves, metric: str, target: float | None, files: Sequence[Path], subject: str = ""
+) -> None:
     """Draw the target metric over simulated seconds, a line a policy, a row of panels a method; shaded: the 95 %
-    interval.
+    interval. `subject` is what was learned.
 
     Where some devices are always slow, a second column shows the metric on data like theirs.
     """
-    plt = load_pyplot()
     methods = list(dict.fromkeys(method for method, _ in curves))[:MOST_METHODS]
     of_slow = f"{metric}_slow"
     slow = any(value_of(r, of_slow) is not None for runs in curves.values() for records in runs for r in records)
     measures = {metric: f"test {metric}", **({of_slow: "on the slow devices' data"} if slow else {})}
-    figure, axes = plt.subplots(
-        len(methods),
-        len(measures),
-        figsize=(3.6 * len(measures) + 0.4, 2.4 * len(methods) + 0.3),
-        squeeze=False,
-        sharex="row",
-        layout="constrained",
-    )
-    for row, method in enumerate(methods):
-        for column, (measure, title) in enumerate(measures.items()):
-            panel = axes[row][column]
-            for (name, policy), runs in curves.items():
-                if name == method and runs:
-                    seconds, values = collect_curve(runs, measure, "simulated_seconds")
-                    style = policy_style(policy)
-                    draw_with_interval(panel, seconds, values, style, policy)
-                    draw_remaining_seeds(panel, runs, measure, style[0], "simulated_seconds")
-            if target is not None:
-                panel.axhline(target, color="#444444", linewidth=0.6)
-            panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, fontsize=9, loc="left")
-            panel.set_xlabel("simulated seconds", fontsize=8)
-            if is_percentage(metric):
-                panel.set_ylim(0, 1)
-            panel.tick_params(labelsize=8)
-            panel.grid(visible=True, color="#dddddd", linewidth=0.5)
-    axes[0][0].legend(fontsize=8, loc="lower right", frameon=False)
-    for file in files:
-        figure.savefig(file, dpi=160)
-    plt.close(figure)
+    width, height = 3.6 * len(measures) + 0.4, 2.4 * len(methods) + 0.6
+    counts = [len(runs) for (method, _), runs in curves.items() if method in methods]
+    note = describe_seeds(subject, counts)
+    with open_figure(files, len(measures), width, height, rows=len(methods), note=note) as panels:
+        names: dict[str, Any] = {}
+        for row, method in enumerate(methods):
+            for column, (measure, title) in enumerate(measures.items()):
+                panel = panels[row][column]
+                for (name, policy), runs in curves.items():
+                    if name == method and runs:
+                        seconds, values = collect_curve(runs, measure, "simulated_seconds")
+                        style = policy_style(policy)
+                        draw_with_interval(panel, seconds, values, style, policy)
+                        draw_remaining_seeds(panel, runs, measure, style[0], "simulated_seconds")
+                panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, loc="left")
+                panel.set_xlabel("simulated seconds")
+                if is_percentage(metric):
+                    panel.set_ylim(0, 1)
+                    use_percent(panel.yaxis)
+                if target is not None:
+                    mark_target(panel, target, f"target {format_target(metric, target)}")
+                handles, labels = panel.get_legend_handles_labels()
+                names |= dict(zip(labels, handles, strict=True))
+        put_legend_outside(panels[0][0], names)
 
 
 def load_pyplot() -> Any:
@@ -74,48 +72,87 @@ def load_pyplot() -> Any:
 
 @contextmanager
 def open_figure(
-    files: Sequence[Path], columns: int = 1, width: float = COLUMN_WIDTH, height: float = 2.4
+    files: Sequence[Path],
+    columns: int = 1,
+    width: float = COLUMN_WIDTH,
+    height: float = 2.4,
+    *,
+    rows: int = 1,
+    note: str = "",
 ) -> Generator[Any]:
-    """Yield panels to draw on; at the end they are written to the files, in the format of each."""
+    """Yield panels to draw on; at the end they are written to the files, in the format of each.
+
+    `note` stands below them: data set, seeds, what is shaded. A figure goes further than the text around it.
+    """
     plt = load_pyplot()
     fonts = {"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "svg.fonttype": "none", "pdf.fonttype": 42}
     with plt.rc_context({**fonts, "svg.hashsalt": "fedlga"}):  # so that the same figure is the same file
-        figure, panels = plt.subplots(1, columns, figsize=(width, height), squeeze=False, layout="constrained")
+        figure, panels = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
         for panel in panels.flat:
             panel.grid(visible=True, color="#dddddd", linewidth=0.5)
             panel.set_axisbelow(True)
             panel.spines[["top", "right"]].set_visible(False)
         yield panels
+        if note:
+            lines = textwrap.fill(note, int(width * LETTERS_PER_INCH))
+            figure.supxlabel(lines, x=0.01, ha="left", fontsize=6.5, color="#444444")
         for file in files:
             dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix)
             figure.savefig(file, dpi=200, metadata=dates)
         plt.close(figure)
 
 
-Style = tuple[str, Any]  # colour and dashes
+def describe_seeds(subject: str, counts: Sequence[int], *, shaded: bool = True) -> str:
+    """Return the note below a figure: what was learned, over how many seeds, and what the interval is."""
+    least, most = min(counts, default=0), max(counts, default=0)
+    seeds = f"{most} seed{'' if most == 1 else 's'}" if least == most else f"{least} to {most} seeds"
+    interval = ("; shaded: " if shaded else "; whiskers: ") + "95 % interval of the mean" if most >= FEWEST else ""
+    return ", ".join(filter(None, (subject, seeds))) + interval
 
 
-def method_style(method: str) -> Style:
-    """Return the colour and dashes of a method."""
-    return METHOD_COLOURS.get(method, "#000000"), METHOD_DASHES.get(method, "-")
+def put_legend_outside(panel: Any, names: Mapping[str, Any] | None = None, ncols: int = 0) -> None:
+    """Put the legend above the panels, where it hides no data; `names` if it is of more than this panel."""
+    handles, labels = panel.get_legend_handles_labels()
+    names = names or dict(zip(labels, handles, strict=True))
+    columns = ncols or max(1, int(panel.figure.get_figwidth() / 1.15))
+    panel.figure.legend(list(names.values()), list(names), loc="outside upper left", ncols=columns, frameon=False)
 
 
-def policy_style(policy: str) -> Style:
-    """Return the colour and dashes of a policy; an arm's own settings may follow its name."""
-    policy = policy.partition(" ")[0]
-    return POLICY_COLOURS.get(policy, "#000000"), POLICY_DASHES.get(policy, "-")
+def mark_target(panel: Any, target: float, text: str) -> None:
+    """Draw the target as a line with its name."""
+    panel.axhline(target, color="#444444", linewidth=0.6)
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (0, -1.5)}
+    panel.annotate(text, (1, target), ha="right", va="top", fontsize=6.5, color="#444444", **place)
 
 
 def draw_with_interval(panel: Any, x: Any, runs: Any, style: Style, label: str) -> None:
     """Draw the mean over seeds; shaded: its 95 % interval, from three seeds on (that of two is too wide to show)."""
     colour, dashes = style
-    values = np.asarray(runs, dtype=float)
-    mean = values.mean(0)
+    mean, half = mean_with_band(runs)
     marker = "o" if len(x) == 1 else None  # a line of one point is not visible
     panel.plot(x, mean, color=colour, linestyle=dashes, linewidth=1.3, label=label, marker=marker)
-    if len(values) >= FEWEST:
-        half = t_quantile(len(values)) * values.std(0, ddof=1) / len(values) ** 0.5
-        panel.fill_between(x, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
+    if half is not None:
+        draw_band(panel, x, mean - half, mean + half, colour)
+
+
+def mean_with_band(runs: Any) -> tuple[Any, Any | None]:
+    """Return the mean over seeds, and half of its 95 % interval; None for fewer than three seeds."""
+    values = np.asarray(runs, dtype=float)
+    if len(values) < FEWEST:
+        return values.mean(0), None
+    return values.mean(0), t_quantile(len(values)) * values.std(0, ddof=1) / len(values) ** 0.5
+
+
+def draw_band(panel: Any, x: Any, low: Any, high: Any, colour: str) -> None:
+    """Shade an interval."""
+    panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def use_percent(axis: Any) -> None:
+    """Write the values of an axis, which are shares, in per cent."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1, decimals=None))
 
 
 def collect_curve(runs: Sequence[Sequence[Record]], measure: str, axis: str = "rounds") -> tuple[Any, Any]:
@@ -144,7 +181,7 @@ def draw_remaining_seeds(
 
 def fit_to_lines(panel: Any) -> None:
     """Fit the axis to the lines, not to their intervals, which can be much wider."""
-    heights = [y for line in panel.get_lines() for y in line.get_ydata()]
+    heights = [y for line in panel.get_lines() for y in line.get_ydata() if np.isfinite(y)]
     low, high = min(heights, default=0.0), max(heights, default=1.0)
     room = 0.12 * (high - low) or 0.1
     panel.set_ylim(max(0.0, low - room) if low >= 0 else low - room, high + room)

@@ -11,7 +11,7 @@ from fedlga.experiments.statistics import Estimate, compare_pairs
 from fedlga.paper.claims import Claim, find_fedlga, known_values
 from fedlga.paper.items.base import Item, Point
 from fedlga.paper.settings import Setting
-from fedlga.report.figures import open_figure
+from fedlga.report.figures import open_figure, put_legend_outside
 
 if TYPE_CHECKING:
     from fedlga.paper.runs import ItemRuns
@@ -48,7 +48,7 @@ class ApproximationError(Item):
         ]
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
-        with open_figure(files) as ((panel,),):
+        with open_figure(files, height=2.9, note=runs.describe(shaded=False)) as ((panel,),):
             method, policy = runs.kinds[0]
             for index, point in enumerate(runs.points):
                 error, best = (
@@ -60,12 +60,11 @@ class ApproximationError(Item):
                 labels = ("completed", "best possible multiple") if index == 0 else (None, None)
                 panel.bar(index, error.mean, yerr=error.half, capsize=2, color="#D55E00", label=labels[0])
                 panel.plot(index, best.mean, "D", color="#000000", ms=4, label=labels[1])
-            panel.axhline(1, color="#444444", linewidth=0.8)
-            panel.annotate("as sent", (len(runs.points) - 0.5, 1), ha="right", va="bottom", fontsize=7)
+            panel.axhline(1, color="#444444", linewidth=0.8, label="as sent")
             panel.set_xticks(range(len(runs.points)), [str(p.value) for p in runs.points], rotation=25, ha="right")
             panel.set(ylabel="distance to the true updates", ylim=(0, max(1.15, panel.get_ylim()[1])))
             panel.grid(visible=False, axis="x")
-            panel.legend(loc="lower left", facecolor="white", edgecolor="white", framealpha=0.9)
+            put_legend_outside(panel)
 
 
 def _folder_name(regime: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from fedlga.experiments.statistics import Estimate
 from fedlga.paper.claims import Claim, find_fedlga, lower, sooner
 from fedlga.paper.items.base import Item, Point
-from fedlga.report.figures import COLUMN_WIDTH, open_figure
+from fedlga.report.figures import COLUMN_WIDTH, open_figure, use_percent
 from fedlga.report.style import METHOD_COLOURS, METHOD_NAMES
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ class BestAccuracy(Item):
         ]
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
-        with open_figure(files) as ((panel,),):
-            _draw_bars(panel, runs, "best_accuracy", "best accuracy")
-            values = [value for row in runs.rows if (value := row["best_accuracy"]) is not None]
-            panel.set_ylim(max(0.0, min(values, default=0.0) - 0.05), min(1.0, max(values, default=1.0) + 0.03))
+        with open_figure(files, height=2.7, note=runs.describe(shaded=False)) as ((panel,),):
+            _draw_bars(panel, runs, "best_accuracy", "best accuracy", ".1%")
+            use_percent(panel.yaxis)
 
 
 @final
@@ -71,21 +70,27 @@ class Runtime(Item):
         return claims
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
-        with open_figure(files, columns=2, width=2 * COLUMN_WIDTH) as ((single, total),):
-            _draw_bars(single, runs, "seconds_per_round", "seconds a round")
-            _draw_bars(total, runs, "seconds_to_target", "seconds to the target")
+        note, target = runs.describe(shaded=False), runs.setting.base.target
+        with open_figure(files, columns=2, width=2 * COLUMN_WIDTH, height=2.7, note=note) as ((single, total),):
+            _draw_bars(single, runs, "seconds_per_round", "seconds a round", ".3g")
+            _draw_bars(total, runs, "seconds_to_target", f"seconds to {target:.0%}", ".3g")
 
 
-def _draw_bars(panel: Any, runs: ItemRuns, measure: str, title: str) -> None:
+def _draw_bars(panel: Any, runs: ItemRuns, measure: str, title: str, form: str) -> None:
+    """Draw bars from zero, each with its value: those that look the same can be told apart."""
     for index, (method, policy) in enumerate(runs.kinds):
         estimate = Estimate.of(list(runs.values(measure, method, policy).values()))
+        name = METHOD_NAMES[method]
         if estimate.mean is not None:
             style = {"color": METHOD_COLOURS[method], "hatch": HATCHES[index % len(HATCHES)], "edgecolor": "white"}
-            panel.bar(METHOD_NAMES[method], estimate.mean, yerr=estimate.half, capsize=2, linewidth=0, **style)
+            panel.bar(name, estimate.mean, yerr=estimate.half, capsize=2, linewidth=0, **style)
+            top, text = estimate.mean + (estimate.half or 0.0), f"{estimate.mean:{form}}"
         else:
-            panel.bar(METHOD_NAMES[method], 0.0)
-            panel.annotate(estimate.text(), (METHOD_NAMES[method], 0), ha="center", va="bottom", fontsize=6)
+            panel.bar(name, 0.0)
+            top, text = 0.0, estimate.text()
+        place = {"textcoords": "offset points", "xytext": (0, 2)}
+        panel.annotate(text, (name, top), ha="center", va="bottom", fontsize=6, **place)
     panel.set_ylabel(title)
-    panel.set_ylim(bottom=0)
+    panel.set_ylim(0, 1.06 * panel.get_ylim()[1])  # bars begin at zero, and there is room for the values
     panel.grid(visible=False, axis="x")
     panel.tick_params(axis="x", labelrotation=30)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from fedlga.experiments.measures import is_percentage
 from fedlga.paper.claims import Claim, fewer_rounds, find_fedlga, lower
 from fedlga.paper.items.base import Item, Point
 from fedlga.report.figures import (
@@ -14,10 +15,12 @@ from fedlga.report.figures import (
     draw_remaining_seeds,
     draw_with_interval,
     fit_to_lines,
-    method_style,
+    mark_target,
     open_figure,
+    put_legend_outside,
+    use_percent,
 )
-from fedlga.report.style import METHOD_NAMES
+from fedlga.report.style import METHOD_NAMES, method_style
 
 if TYPE_CHECKING:
     from fedlga.paper.runs import ItemRuns
@@ -69,14 +72,16 @@ class Loss(Item):
 
 
 def _draw_curves(runs: ItemRuns, files: Sequence[Path], field: str, title: str, target: float | None) -> None:
-    with open_figure(files) as ((panel,),):
+    with open_figure(files, height=2.9, note=runs.describe()) as ((panel,),):
         for method, policy in runs.kinds:
             if records := runs.records(method, policy):
                 x, values = collect_curve(records, field)
                 draw_with_interval(panel, x, values, method_style(method), METHOD_NAMES[method])
                 draw_remaining_seeds(panel, records, field, method_style(method)[0])
-        if target is not None:
-            panel.axhline(target, color="#444444", linewidth=0.6)
         fit_to_lines(panel)
+        if target is not None:
+            mark_target(panel, target, f"target {target:.0%}")
+        if is_percentage(field):
+            use_percent(panel.yaxis)
         panel.set(xlabel="rounds", ylabel=title)
-        panel.legend(frameon=False, ncols=2)
+        put_legend_outside(panel)

@@ -13,8 +13,8 @@ from fedlga.experiments.statistics import Estimate
 from fedlga.paper.claims import Claim, fewer_rounds, find_fedlga
 from fedlga.paper.items.base import BASE, Item, Point
 from fedlga.paper.settings import TAU_SHARES, Setting
-from fedlga.report.figures import method_style, open_figure
-from fedlga.report.style import METHOD_MARKERS, METHOD_NAMES
+from fedlga.report.figures import open_figure, put_legend_outside
+from fedlga.report.style import METHOD_MARKERS, METHOD_NAMES, method_style
 
 if TYPE_CHECKING:
     from fedlga.paper.runs import ItemRuns
@@ -64,12 +64,15 @@ class Sweep(Item):
         return claims
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:
-        """Draw rounds to the target; an open marker means that some seeds never reached it."""
-        with open_figure(files) as ((panel,),):
-            positions = range(len(runs.points))
+        """Draw rounds to the target, each value at its place; an open marker: some seeds never reached the target."""
+        late = any(row["rounds_to_target"] is None for row in runs.rows)
+        note = runs.describe(shaded=False) + ("; open: not all seeds reached the target" if late else "")
+        with open_figure(files, height=2.9, note=note) as ((panel,),):
+            positions = [float(point.value) for point in runs.points]
+            step = 0.012 * (max(positions) - min(positions))
             for index, (method, policy) in enumerate(runs.kinds):
                 colour, dashes = method_style(method)
-                aside = 0.05 * (index - (len(runs.kinds) - 1) / 2)  # so that intervals do not hide each other
+                aside = step * (index - (len(runs.kinds) - 1) / 2)  # so that intervals do not hide each other
                 x, y, errors, open_x, open_y = list[float](), list[float](), list[float](), list[float](), list[float]()
                 for position, point in zip((p + aside for p in positions), runs.points, strict=True):
                     values = list(runs.values("rounds_to_target", method, policy, point).values())
@@ -83,10 +86,10 @@ class Sweep(Item):
                 label = METHOD_NAMES[method]
                 panel.errorbar(x, y, errors, linestyle=dashes, ms=3.5, lw=1.2, capsize=2, label=label, **style)
                 panel.plot(open_x, open_y, ms=4.5, mfc="white", linestyle="", **style)
-            panel.set_xticks(list(positions), [f"{point.value:g}" for point in runs.points])
+            panel.set_xticks(positions, [f"{position:g}" for position in positions])
             panel.set(xlabel=self.axis, ylabel=f"rounds to {runs.setting.base.target:.0%}")
             panel.set_ylim(bottom=0)
-            panel.legend(frameon=False, ncols=2)
+            put_legend_outside(panel)
 
 
 def vary(field: str, values: Callable[[Setting], Sequence[float]]) -> Callable[[Setting], dict[float, dict[str, Any]]]:

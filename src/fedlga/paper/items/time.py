@@ -15,9 +15,12 @@ from fedlga.report.figures import (
     draw_remaining_seeds,
     draw_with_interval,
     fit_to_lines,
+    mark_target,
     open_figure,
-    policy_style,
+    put_legend_outside,
+    use_percent,
 )
+from fedlga.report.style import policy_style
 
 if TYPE_CHECKING:
     from fedlga.paper.runs import ItemRuns
@@ -59,13 +62,16 @@ class Time(Item):
         return claims
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
-        with open_figure(files) as ((panel,),):
+        with open_figure(files, height=2.7, note=runs.describe()) as ((panel,),):
             for method, policy in runs.kinds:
                 if records := runs.records(method, policy):
                     x, values = collect_curve(records, "accuracy", "simulated_seconds")
                     draw_with_interval(panel, x, values, policy_style(policy), policy)
                     draw_remaining_seeds(panel, records, "accuracy", policy_style(policy)[0], "simulated_seconds")
-            panel.axhline(runs.setting.base.target, color="#444444", linewidth=0.6)
             fit_to_lines(panel)
+            target = runs.setting.base.target
+            if target is not None:
+                mark_target(panel, target, f"target {target:.0%}")
+            use_percent(panel.yaxis)
             panel.set(xlabel="simulated seconds", ylabel="test accuracy")
-            panel.legend(frameon=False)
+            put_legend_outside(panel)

@@ -1,0 +1,1 @@
+"""Following runs in a browser: `fedlga watch`."""
