@@ -30,3 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         here = 0.0 if marker is None else marker.kwargs.get("seconds", 10.0)
         seconds[item.path] = max(here, seconds.get(item.path, 0.0))
     items.sort(key=lambda item: -seconds[item.path])  # files that are equally slow stay in their order
+
+
+@pytest.fixture
+def local_trackers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep what trackers write on this machine, and in the test's own folder."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database takes seconds to set up
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path))

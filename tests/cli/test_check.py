@@ -19,6 +19,7 @@ GOOD = {
     "dataset": "Stripes",
     "model": "linear",
     "task": "task_for_tests",
+    "tracker": "Lines",
 }
 # kind, class, the check that fails, what is said of it
 BROKEN = [
@@ -77,6 +78,12 @@ BROKEN = [
         "broken_task_for_tests",
         "The same seed gives the same weights, bit for bit, in one process and in several",
         "two runs differ: is there hidden state, or a draw that has no seed?",
+    ),
+    (
+        "tracker",
+        "WantsAccuracy",
+        "It takes a whole run, also rounds in which a metric is not measured, and changes nothing of what it gets",
+        "KeyError: 'accuracy'",
     ),
 ]
 

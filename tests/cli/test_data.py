@@ -18,5 +18,5 @@ def test_data_commands(fedlga):
     assert (code, err.count("\n")) == (2, 1)
     code, _, err = fedlga("data", "fetch", "mnist")
     assert code == 2
-    assert "did you mean" in err
+    assert "it is not there; there is fashion-mnist" in err
     assert fedlga("data", "fetch", "digits")[1] == "digits: part of the package, complete and as published\n"

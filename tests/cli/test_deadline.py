@@ -9,10 +9,21 @@ def test_a_deadline_is_suggested(fedlga):
     # 5 steps each: 1, 2, 5 and 10 seconds; in the middle 3.5
     assert code == 0
     assert "4 devices need 1 to 10 s" in out
-    assert "suggested: --set deadline=3.5 with --stragglers complete" in out
+    assert "suggested: --set fleet=speeds --set deadline=3.5 with --stragglers complete" in out
     # at 10 s all are done; at the median the two late ones have done 3.5/5 and 3.5/10 of theirs, half on average
     assert [line.split()[:2] for line in out.splitlines() if line.endswith("of their work")][1] == ["3.5", "50%"]
     assert "52% of their work" in out
+
+
+def test_the_fleet_that_is_assumed_is_named(fedlga):
+    code, out, _ = fedlga("deadline", "--preset", "digits")
+    first = out.splitlines()[0]
+    assert code == 0
+    assert first.startswith(
+        "fleet 'paper' has no speeds; this is for fleet 'speeds' with speed_median=1 speed_sigma=0.7"
+    )
+    _, out, _ = fedlga("deadline", "--preset", "digits", "--set", "fleet=speeds", "--set", "slow_classes=[1,2]")
+    assert out.startswith("fleet 'speeds' with slow_classes=1,2 slow_speed=0.2 speed_median=1\n")
 
 
 def test_only_fleets_with_speeds_have_one(fedlga):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commands import ENDLESS, FAST, PATIENCE, find_children, kill_group, start, wait_for_lines, wait_until
-from fedlga.cli.interrupts import Interrupts, report_stop
+from fedlga.cli.interrupts import Interrupts, StopSignal, report_stop
 
 DIGITS_DEVICES = 20  # of the preset
 
@@ -26,7 +26,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(fedlga, tmp_path, backend, s
     wait_for_lines(tmp_path / "r" / "rounds.jsonl", 3)
     kill_group(process, sent)  # to all processes of the terminal, as a real Ctrl-C
     out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    assert process.returncode == 128 + sent
     assert err == ""
     assert "stopping after this round" in out
     assert "to go on: fedlga run --resume r" in out
@@ -43,7 +43,7 @@ def test_ctrl_c_in_a_comparison_keeps_what_is_done(tmp_path):
     wait_for_lines(tmp_path / "c" / "fedavg-keep" / "seed-0" / "rounds.jsonl", 3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (1, "")
+    assert (process.returncode, err) == (130, "")
     assert "to go on: fedlga compare --resume c" in out
     assert (tmp_path / "c" / "fedavg-keep" / "seed-0" / "checkpoint").is_dir()
     assert all((tmp_path / "c" / name).is_file() for name in ("comparison.csv", "runs.csv", "comparison.json"))
@@ -58,7 +58,7 @@ def test_before_the_first_round_is_done_one_ctrl_c_stops_at_once(tmp_path):
     wait_until((tmp_path / "r" / "rounds.jsonl").exists, "the first round begins")
     kill_group(process, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (1, "")
+    assert (process.returncode, err) == (130, "")
     assert "stopped at once; to go on from the last checkpoint: fedlga run --resume r" in out
 
 
@@ -78,7 +78,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_round(tmp_path):
     assert any("stopping after this round; Ctrl-C again stops at once" in line for line in lines)
     kill_group(process, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (1, "")
+    assert (process.returncode, err) == (130, "")
     assert "stopped at once; to go on from the last checkpoint: fedlga run --resume r" in out
 
 
@@ -89,7 +89,7 @@ def test_ctrl_c_while_workers_start(tmp_path):
     wait_until(lambda: find_children(process.pid), "a worker is started")
     kill_group(process, signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "Traceback" not in err
 
 
@@ -107,9 +107,11 @@ def test_the_first_ctrl_c_is_kept_until_the_round_is_over():
 
 
 def test_a_stop_that_left_nothing_says_so(tmp_path, capsys):
-    assert report_stop(tmp_path, "run") == 1
+    assert report_stop(tmp_path, "run", KeyboardInterrupt()) == 130
     assert capsys.readouterr().out == "stopped before the first round; nothing was written\n"
-    (tmp_path / "experiment.toml").write_text("")
-    assert report_stop(tmp_path, "run", "mine") == 1
-    last = f"fedlga run --resume {tmp_path} --superlink mine\n"
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    (folder / "experiment.toml").write_text("")
+    assert report_stop(folder, "run", StopSignal(signal.SIGTERM), "mine") == 143
+    last = f"fedlga run --resume '{folder}' --superlink mine\n"
     assert capsys.readouterr().out == f"stopped at once; to go on from the last checkpoint: {last}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedlga.cli.listing import find_plurals, format_default
-from fedlga.core.registry import SEAMS, find
+from fedlga.core.registry import SEAMS, find, list_owners
 from fedlga.core.settings import settings_of
 from fedlga.experiments.config import experiment_fields
 from fedlga.experiments.presets import PRESETS
@@ -75,10 +75,5 @@ def test_every_field_is_listed(fedlga):
     names = [line.split()[0] for line in fedlga("fields")[1].splitlines()]
     own = [f.name for f in experiment_fields()]
     assert names[: len(own)] == own
-    settings = [
-        f"{name}.{field.name}"
-        for kind, seam in SEAMS.items()
-        for name in (seam.names if seam.base else ())
-        for field in settings_of(find(kind, name))
-    ]
+    settings = [f"{name}.{field.name}" for kind, name in list_owners() for field in settings_of(find(kind, name))]
     assert names[len(own) :] == settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlga.cli.guidance import read_examples
 from fedlga.cli.main import cli
 
 
@@ -28,8 +30,8 @@ def test_help_for_every_command(fedlga, words):
 
 def test_all_commands_are_there():
     assert set(cli.commands) == {
-        *("audit", "check", "compare", "data", "deadline", "fields", "fleet"),
-        *("list", "paper", "presets", "report", "run", "tune"),
+        *("audit", "check", "compare", "completion", "data", "deadline", "doctor", "fields", "fleet"),
+        *("list", "paper", "presets", "report", "run", "theory", "tune", "watch"),
     }
 
 
@@ -37,10 +39,31 @@ def test_version(fedlga):
     assert fedlga("--version")[1].startswith("fedlga, version 0.")
 
 
-def test_without_a_command_the_help_is_shown(fedlga):
+def test_without_a_command_it_says_what_to_do_next(fedlga):
     code, out, err = fedlga()
-    assert (code, err) == (2, "")
-    assert "Usage: fedlga" in out
+    assert (code, err) == (0, "")
+    assert "fedlga run --preset digits" in out
+    assert max(map(len, out.splitlines())) <= 80
+    Path("mine.py").write_text("def model(): ...\n\n\ndef data(): ...\n")
+    assert "`fedlga run mine.py` trains it" in fedlga()[1]
+    Path("runs/one").mkdir(parents=True)
+    assert "`fedlga report runs/one` makes a page of it" in fedlga()[1]
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in list_commands() if words and words not in (("data",), ("fleet",))]
+)
+def test_every_help_has_examples_that_can_be_called(words):
+    command = cli
+    for word in words:
+        command = command.commands[word]
+    examples = read_examples(command)
+    assert len(examples) >= 2
+    for example in examples:
+        line = example.partition(" >")[0]  # a shell may write it to a file
+        name, *arguments = shlex.split(line)
+        assert (name, *arguments[: len(words)]) == ("fedlga", *words)
+        command.make_context(words[-1], arguments[len(words) :])  # raises, if an option is none
 
 
 @pytest.mark.parametrize("module", ["fedlga", "fedlga.cli"])

@@ -128,7 +128,7 @@ def test_ctrl_c_then_resume(fedlga, tuned, tmp_path):
         wait_for_lines(run / "rounds.jsonl", 2)
     kill_group(process, signal.SIGINT)  # to all processes of the terminal, as a real Ctrl-C
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (1, "")
+    assert (process.returncode, err) == (130, "")
     assert out.splitlines()[-1] == "to go on: fedlga tune --resume t"
     done = [len((run / "rounds.jsonl").read_text().splitlines()) for run in runs]
     assert all((run / "checkpoint").is_dir() for run in runs)
@@ -158,7 +158,7 @@ def test_ctrl_c_while_processes_start(tmp_path):
     wait_until(import_torch, "a process has begun")
     kill_group(process, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (1, "")
+    assert (process.returncode, err) == (130, "")
     assert out.splitlines()[-1] == "to go on: fedlga tune --resume t"
 
 
@@ -169,7 +169,7 @@ def stop_in_tune(*_: object, **__: object) -> None:
 def test_a_stop_before_anything_is_written(fedlga, monkeypatch, tmp_path):
     monkeypatch.setattr("fedlga.experiments.simulation.load_data", stop_in_tune)
     code, out, err = fedlga("tune", *SEARCH, "--stragglers", "keep", "--out", "t")
-    assert (code, out, err) == (1, "stopped; nothing was written\n", "")
+    assert (code, out, err) == (130, "stopped; nothing was written\n", "")
     assert list(tmp_path.iterdir()) == []
 
 

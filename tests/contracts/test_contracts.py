@@ -10,7 +10,7 @@ from fedlga.contracts import ContractBroken, check_contract, run_contract
 from fedlga.core.registry import SEAMS, find
 from fedlga.core.settings import BadInput
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_trackers")]
 
 BUILT_IN = [(kind, name) for kind, seam in SEAMS.items() for name in seam.names]
 

@@ -114,15 +114,15 @@ def test_a_claim_of_absurdly_many_examples_is_refused():
 def test_completing_cannot_make_an_update_much_longer_than_full_work():
     """Device 9 claims 1 of 1000 steps and sends what 1000 steps give; completing would multiply it by 1000.
 
-    Full work has length 5, so it counts no more than three times that.
+    Full work has length 5, so it counts no more than one and a half times that.
     """
     full = [update(d, (3.0, 4.0), steps=1000, asked=1000) for d in range(6)]
     liar = update(9, (0.0, 5.0), steps=1, asked=1000)
     aggregator = Aggregator(FedAvg(), Complete(scale="linear", longest=1e9), Mean())
     state = ServerState(round=0, w=torch.zeros(2))
     outcome = aggregator.aggregate(state, [Contribution(u) for u in (*full, liar)])
-    assert outcome.bounded == pytest.approx({9: 15 / 5000})
-    torch.testing.assert_close(outcome.state.w, torch.tensor([18.0 / 7, (24.0 + 15.0) / 7]))
+    assert outcome.bounded == pytest.approx({9: 7.5 / 5000})
+    torch.testing.assert_close(outcome.state.w, torch.tensor([18.0 / 7, (24.0 + 7.5) / 7]))
 
 
 @given(

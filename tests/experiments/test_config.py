@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlga.core.registry import SEAMS, names_of
+from fedlga.core.registry import SEAMS, list_owners, names_of
 from fedlga.core.settings import BadInput, settings_of
 from fedlga.experiments.config import (
     OWN,
@@ -271,11 +271,17 @@ def test_listed_speeds_survive_toml():
 
 def test_a_resolved_experiment_says_everything():
     written = tomllib.loads(Experiment().resolved().to_toml())
-    unset = {"time_limit", "task"}  # there is no limit, and no task
+    unset = {"time_limit", "task", "record"}  # there is no limit, no task, and nothing else to record
     assert {f.name for f in experiment_fields()} - written.keys() == unset
     assert written["options"] == {
-        "complete": {"scale": "feedback", "fading": 0.95, "longest": 2.0},
-        "mean": {"length_bound": 0.0, "outlier_bound": 20.0, "most_refused": 1.0},
+        "complete": {"scale": "feedback", "fading": 0.95, "longest": 2.0, "private": False},
+        "mean": {
+            "length_bound": 0.0,
+            "outlier_bound": 20.0,
+            "most_refused": 1.0,
+            "quarantine": 10,
+            "quarantine_after": 3,
+        },
         "sgd": {"eta_g": 1.0},
         "paper": {"rho": 0.5, "tau_min": 1, "tau_max": 4},
         "classes": {"classes_per_device": 2, "examples_per_device": 0},
@@ -287,11 +293,10 @@ def test_a_resolved_experiment_says_everything():
 def test_every_field_has_a_default_and_a_meaning():
     for field in dataclasses.fields(Experiment):
         assert field.name == "options" or field.metadata["meaning"]
-    for kind, seam in SEAMS.items():
-        for name in seam.names if seam.base else ():
-            for field in settings_of(find_owner(name)):
-                assert field.metadata["meaning"], f"{kind} {name}.{field.name}"
-                assert field.default is not dataclasses.MISSING
+    for kind, name in list_owners():
+        for field in settings_of(find_owner(name)):
+            assert field.metadata["meaning"], f"{kind} {name}.{field.name}"
+            assert field.default is not dataclasses.MISSING
 
 
 @pytest.mark.parametrize(
@@ -299,7 +304,7 @@ def test_every_field_has_a_default_and_a_meaning():
     [
         ({"method": "fedagv"}, "method: there is no 'fedagv'; did you mean 'fedavg'?"),
         ({"dataset": "fashion"}, "dataset: there is no 'fashion'; did you mean 'fashion-mnist'?"),
-        ({"stragglers": "weight"}, "stragglers: there is no 'weight'; did you mean 'wait'?"),
+        ({"stragglers": "weight"}, "stragglers: there is no 'weight'; there is: complete, drop, keep, wait"),
         ({"partition": "dirichlett"}, "partition: there is no 'dirichlett'; did you mean 'dirichlet'?"),
         ({"fleet": "x"}, "fleet: there is no 'x'; there is: equal, paper, population, real, speeds, trace"),
         ({"aggregation": "medain"}, "aggregation: there is no 'medain'; did you mean 'median'?"),
@@ -323,7 +328,7 @@ def test_every_field_has_a_default_and_a_meaning():
         ({"momentum": -1}, "momentum: got -1.0; it takes a number of at least 0 and below 1"),
         ({"eta_g": -1}, "sgd.eta_g: got -1.0; it takes a number above 0"),
         ({"fedprox.mu": -1}, "fedprox.mu: got -1.0; it takes a number of at least 0"),
-        ({"fedprox.nu": 1}, "fedprox.nu: there is no such field; did you mean 'mu'?"),
+        ({"fedprox.nu": 1}, "fedprox.nu: there is no such field; there is: mu"),
         ({"fedprx.mu": 1}, "fedprx: there is no such field or table; did you mean 'fedprox'?"),
         (
             {"fedavg.eta_g": 1},
@@ -382,7 +387,7 @@ def test_wrong_fields_get_one_line(changes, message):
         ("rhoo = 1", "rhoo: there is no such field; did you mean 'rho'?"),
         ("[fedprx]\nmu = 1", "fedprx: there is no such field or table; did you mean 'fedprox'?"),
         ("[options.fedprx]\nmu = 1", "fedprx: there is no such field or table; did you mean 'fedprox'?"),
-        ("[fedprox]\nnu = 1", "fedprox.nu: there is no such field; did you mean 'mu'?"),
+        ("[fedprox]\nnu = 1", "fedprox.nu: there is no such field; there is: mu"),
         ("[paper]\nrho = 2", "paper.rho: got 2.0; it takes a number from 0 to 1"),
         ('rho = "much"', "paper.rho: got 'much'; it takes a number from 0 to 1"),
         ("options = 3", "options: there is no such field"),

@@ -50,6 +50,7 @@ def test_a_run_folder_holds_what_people_script_against(tmp_path):
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
         "experiment.toml",
         "partition.json",
+        "inputs.json",
         "rounds.jsonl",
         "summary.json",
         "model.safetensors",

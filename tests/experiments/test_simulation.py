@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import fedlga
+from fedlga.core.round import run_rounds
 from fedlga.experiments.presets import preset
+from fedlga.experiments.simulation import simulate
 
 SMALL = preset("digits").changed({"rounds": 6, "steps_per_epoch": 1, "lr": 0.1, "target": 0.3})
 
@@ -97,3 +99,41 @@ def test_a_number_of_threads_set_between_rounds_stays():
     next(rounds)
     assert torch.get_num_threads() == 2
     rounds.close()
+
+
+def test_the_gradient_is_recorded_in_evaluated_rounds_and_changes_nothing_else(tmp_path):
+    plain = SMALL.changed({"evaluate_every": 2})
+    weights = []
+    for name, experiment in (("plain", plain), ("recorded", plain.changed({"record": "gradient"}))):
+        run = fedlga.run(experiment, tmp_path / name)
+        weights.append((tmp_path / name / "model.safetensors").read_bytes())
+        known = [r.squared_gradient is not None and r.train_objective is not None for r in run.records]
+        assert known == [name == "recorded" and r.round % 2 == 0 for r in run.records]
+    assert weights[0] == weights[1]
+    first, *_, last = [r for r in fedlga.read(tmp_path / "recorded").records if r.train_objective is not None]
+    assert last.train_objective < first.train_objective
+    assert "record" not in (tmp_path / "plain" / "experiment.toml").read_text()
+
+
+def test_the_recorded_objective_is_the_mean_loss_of_the_devices(tmp_path):
+    """All devices in one, evaluated as test data would be: the same loss by another way."""
+    experiment = SMALL.changed({"rounds": 1, "record": "gradient", "averaging": "examples"})
+    with simulate(experiment) as simulation:
+        _, record = next(iter(run_rounds(simulation.federation, simulation.start, 1)))
+        train = simulation.split.train
+        images, labels = train.piece(0, len(train))
+        with torch.no_grad():
+            loss = torch.nn.functional.cross_entropy(simulation.model.call(images), labels)
+    assert record.train_objective == pytest.approx(float(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"record": "hessian"}, "record: got 'hessian'; it takes one of gradient"),
+        ({"record": "gradient", "batch_norm": "device"}, "record: got 'gradient' with batch_norm 'device'"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(changes, line):
+    with pytest.raises(fedlga.BadInput, match=line):
+        SMALL.changed(changes)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlga.experiments.statistics import Estimate, compare_pairs, correct_for_many
+from fedlga.experiments.statistics import Estimate, compare_pairs, correct_for_many, find_leaders
 
 
 def test_an_interval_by_hand():
@@ -129,3 +129,18 @@ def test_the_order_of_the_tests_does_not_matter(values, random):
     random.shuffle(order)
     corrected = correct_for_many(values)
     assert correct_for_many([values[i] for i in order]) == [corrected[i] for i in order]
+
+
+def test_who_leads_by_hand():
+    """Intervals 9 to 13, 12 to 16 and 20 to 24: the first two overlap, the third is behind both."""
+    a, b, c = (Estimate(mean, 2.0, 5) for mean in (11.0, 14.0, 22.0))
+    assert find_leaders({"c": c, "b": b, "a": a}, lower=True) == ["a", "b"]
+    assert find_leaders({"c": c, "b": b, "a": a}, lower=False) == ["c"]
+    assert find_leaders({"a": a, "same": a}, lower=True) == ["a", "same"], "equals are both named"
+    censored = Estimate.of([5.0, None, 6.0])
+    assert find_leaders({"a": a, "censored": censored}, lower=True) == ["a"]
+    assert find_leaders({"censored": censored}, lower=True) == []
+
+
+def test_nobody_leads_with_fewer_than_three_seeds():
+    assert find_leaders({"a": Estimate.of([1.0, 1.0]), "b": Estimate.of([99.0, 98.0])}, lower=True) == []

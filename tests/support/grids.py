@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlga.experiments.flower_client import client_app
@@ -35,8 +36,11 @@ class InProcessGrid:
         self.present = set(range(devices))
         self.silent: set[int] = set()
         self.tamper: dict[int, Tamper] = {}
+        self.tamper_with_tests: dict[int, Tamper] = {}
         self.configs: dict[int, dict[str, Any]] = {}  # device -> what its node's configuration has that others' has not
         self.contents: list[RecordDict] = []  # of all replies
+        self.keys: dict[int, bytes] = {}  # of the devices' nodes, as the SuperLink knows them
+        self.names: dict[int, str] = {}  # that the nodes were enrolled with
 
     def node(self, device: int) -> int:
         """Return a device's node id: as long as Flower's are."""
@@ -44,6 +48,12 @@ class InProcessGrid:
 
     def get_node_ids(self) -> Iterable[int]:
         return [self.node(device) for device in self.present]
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [
+            NodeInfo(node_id=self.node(device), public_key=self.keys.get(device, b""), name=self.names.get(device))
+            for device in self.present
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         names = []
@@ -84,6 +94,8 @@ class InProcessGrid:
             return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
         if device in self.tamper and message.metadata.message_type == "train":
             reply = self.tamper[device](message, reply)
+        if device in self.tamper_with_tests and message.metadata.message_type == "evaluate":
+            reply = self.tamper_with_tests[device](message, reply)
         if reply.has_content():
             self.contents.append(reply.content)
         return reply

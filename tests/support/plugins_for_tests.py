@@ -23,6 +23,7 @@ from fedlga import (
     Policy,
     Schedule,
     ServerOptimizer,
+    Tracker,
     Treatment,
     setting,
 )
@@ -262,3 +263,53 @@ class Misspelt(Fleet):
 
     def efforts(self, round, devices):
         return [Effort(d, self.workload.step[d], self.workload.steps[d], 1.0) for d in devices]
+
+
+@final
+@dataclass
+class Lines(Tracker):
+    """A tracker that writes a line a round."""
+
+    file: str = setting("lines.txt", "name of the file in the run folder")
+    every: int = setting(1, "rounds between lines", least=1)
+
+    def start(self, run):
+        self._file = run.folder / self.file
+        self._lines = self._file.read_text().splitlines()[: run.round] if run.round else []
+
+    def log(self, round, values):
+        if round % self.every == 0:
+            self._lines.append(f"{round} {len(values)}")
+
+    def end(self, summary):
+        self._file.write_text("\n".join([*self._lines, f"finished {summary['finished']}"]) + "\n")
+
+
+@final
+@dataclass
+class WantsAccuracy(Tracker):
+    """Broken: there is no accuracy in rounds without an evaluation."""
+
+    def start(self, run):
+        self.best = 0.0
+
+    def log(self, round, values):
+        self.best = max(self.best, values["accuracy"])
+
+    def end(self, summary):
+        pass
+
+
+@final
+@dataclass
+class NotHere(Tracker):
+    """A tracker whose server cannot be reached."""
+
+    def start(self, run):
+        raise ConnectionError("nobody answers")
+
+    def log(self, round, values):
+        pass
+
+    def end(self, summary):
+        pass

@@ -11,6 +11,7 @@ import torch
 from fedlga.core.tensors import load_tensors
 from fedlga.core.types import Record
 from fedlga.experiments.measures import list_measures
+from fedlga.experiments.presets import preset
 
 OLD_RUNS = Path(__file__).parent / "old_runs"  # written by fedlga as it was before records had a version
 
@@ -74,3 +75,16 @@ def make_record(**changes: Any) -> Record:
         "scales": {},
     }
     return Record(**{**fields, **changes})
+
+
+def start_run(folder: Path, **changes: Any) -> Path:
+    """Make the folder of a run that has not done a round: of the preset for digits, with changes."""
+    folder.mkdir(parents=True)
+    (folder / "experiment.toml").write_text(preset("digits").changed(changes).resolved().to_toml())
+    return folder
+
+
+def append_records(folder: Path, *records: Record, mode: str = "a") -> None:
+    """Write rounds as a run does: a line each, at the end of rounds.jsonl."""
+    with (folder / "rounds.jsonl").open(mode) as lines:
+        lines.writelines(json.dumps(r.as_dict()) + "\n" for r in records)

@@ -21,14 +21,17 @@ BIN = Path(sys.executable).parent
 EXAMPLE_APP = Path(__file__).parents[2] / "examples" / "flower-app"
 QUICK_FLOWER = Path(__file__).with_name("quick_flower")
 
-_first_ports = iter(range(10_000 + os.getpid() % 300 * 64, 32_000, 8))  # each worker of pytest begins somewhere else
+PORTS = 12  # that a fleet of a test has
+_first_ports = iter(
+    range(10_000 + os.getpid() % 300 * 64, 32_000, PORTS)
+)  # each worker of pytest begins somewhere else
 
 
 def free_ports() -> int:
-    """Return the first of eight ports that nothing uses. They are returned once, because some are taken later."""
+    """Return the first of some ports that nothing uses. They are returned once, because some are taken later."""
     for first in _first_ports:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + 8):
+            for port in range(first, first + PORTS):
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))
             return first
     raise AssertionError("no free ports")

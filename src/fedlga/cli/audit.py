@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fedlga.cli.options import check_writable
+from fedlga.cli.options import check_suffix, check_writable
 from fedlga.core.settings import choose
 
 
@@ -43,6 +43,7 @@ def audit(
     names = [choose("--only", only, REGIMES)] if only else list(REGIMES if every else THE_FIVE)
     experiments = {name: make_regime(name, rounds=rounds, seed=seed, base=preset) for name in names}
     if out is not None:
+        check_suffix(out, ".csv")
         check_writable(out)
     rows: list[dict[str, Any]] = []
     with Display() as display:

@@ -7,15 +7,29 @@ from typing import Any
 
 import click
 
-from fedlga.cli.interrupts import Interrupts, report_stop
-from fedlga.cli.options import collect_changes, experiment_options, start_from
+from fedlga.cli.completion import complete_names
+from fedlga.cli.interrupts import Interrupts, quote, report_stop
+from fedlga.cli.options import check_folder, collect_changes, count, experiment_options, split_list, start_from
 from fedlga.core.settings import BadInput
+
+TABLES = {"markdown": "comparison.md", "latex": "comparison.tex", "csv": "comparison.csv"}
 
 
 @click.command()
 @experiment_options
-@click.option("--methods", metavar="M,M,...", help="Methods to compare. Default: all six, or fedavg with --stragglers.")
-@click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to compare. Default: each method's own.")
+@click.option(
+    "--methods",
+    metavar="M,M,...",
+    help="Methods to compare. Default: all six, or fedavg with --stragglers.",
+    shell_complete=complete_names("method", many=True),
+)
+@click.option(
+    "--stragglers",
+    "policies",
+    metavar="P,P,...",
+    help="Policies to compare. Default: each method's own.",
+    shell_complete=complete_names("policy", many=True),
+)
 @click.option(
     "--arm",
     "arm_texts",
@@ -32,6 +46,21 @@ from fedlga.core.settings import BadInput
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds, such as 0-4 or 0,3,7. Default: 0-4.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a comparison.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *TABLES]),
+    default="table",
+    help="Of the table that is printed; then all else goes to stderr. DIR has all of them.",
+)
+@click.option(
+    "--track",
+    "track",
+    multiple=True,
+    metavar="NAME",
+    help="Follow it with csv, tensorboard, mlflow, wandb or your own: 'NAME [KEY=VALUE ...]'; can be repeated.",
+    shell_complete=complete_names("tracker"),
+)
 def compare(
     experiment: Path | None,
     preset: str | None,
@@ -44,17 +73,22 @@ def compare(
     seed_text: str | None,
     out: Path | None,
     resume: Path | None,
+    form: str,
+    track: tuple[str, ...],
     **flags: Any,
 ) -> int:
     """Compare methods and policies over the same seeds: mean and spread in one table.
 
-    DIR then holds comparison.csv, runs.csv, comparison.json, and a run folder for each run.
+    DIR then holds the table (comparison.csv, .md, .tex, .png), every run in a line (runs.csv), both as comparison.json,
+    and a run folder for each run.
     """
+    from rich.console import Console
+
     from fedlga.backends.pool.workers import Workers
-    from fedlga.cli.terminal import Display, describe_outcome, has_targets, make_comparison_table, make_end_table
+    from fedlga.cli.terminal import Display, describe_outcome, make_comparison_table, make_end_table
     from fedlga.core.process import keep_freed_memory
     from fedlga.core.registry import names_of
-    from fedlga.experiments.arms import parse_arm
+    from fedlga.experiments.arms import list_left_out, parse_arm
     from fedlga.experiments.compare import (
         Plan,
         find_metric,
@@ -69,10 +103,13 @@ def compare(
     from fedlga.experiments.records import read_summary
     from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.simulation import load_data, worker_count
+    from fedlga.experiments.tables import NOTE, has_targets
+    from fedlga.experiments.tracking import Tracking, make_trackers
     from fedlga.experiments.tune import plan_tuned
     from fedlga.report.figures import draw_metric_over_time
 
     keep_freed_memory()
+    trackers = make_trackers(track)
     if resume is not None:
         given = (experiment, preset, out, methods, policies, arm_texts, tuned, seed_text, collect_changes(flags, sets))
         if any(given):
@@ -92,12 +129,12 @@ def compare(
             plan = Plan(
                 base=start_from(experiment, preset),
                 changes=changes,
-                methods=methods.split(",") if methods else default,
-                policies=policies.split(",") if policies else [],
+                methods=split_list(methods) or default,
+                policies=split_list(policies),
                 seeds=seeds,
                 more_arms=[parse_arm(text) for text in arm_texts],
             )
-        folder = out or new_folder("comparisons", "comparison")
+        folder = check_folder(out) or new_folder("comparisons", "comparison")
     runs = plan.runs(folder)
     experiments = [e for _, e, _ in runs]
     if resume is None:
@@ -105,13 +142,17 @@ def compare(
     workers = Workers(worker_count(experiments[0])) if experiments[0].backend == "pool" else None
     ended = 0
     try:
-        with Display() as display, Interrupts(display.say) as interrupts:
+        console = None if form == "table" else Console(stderr=True, highlight=False)
+        with Display(console) as display, Interrupts(display.say) as interrupts:
             loaded = load_data(experiments[0], data_dir, display.show_fetch)
             if resume is None:
                 start(plan, folder, loaded)
-            display.say(f"{len(experiments)} runs into {folder}")
+            for line in list_left_out(plan.methods, plan.policies):
+                display.say(line)
+            display.say(f"{count(len(experiments), 'run')} into {folder}")
             display.begin(sum(e.rounds for e in experiments))
-            steps = run_plan(plan, folder, loaded, workers)
+            follow = display.say
+            steps = run_plan(plan, folder, loaded, workers, lambda: Tracking(trackers, follow) if trackers else None)
             for step in steps:
                 e, before = step.experiment, sum(x.rounds for x in experiments[: step.number - 1])
                 if step.record is not None:
@@ -125,8 +166,8 @@ def compare(
                 if interrupts.between_rounds():
                     break
             steps.close()
-    except KeyboardInterrupt:
-        return report_stop(folder, "compare")
+    except KeyboardInterrupt as error:
+        return report_stop(folder, "compare", error)
     finally:
         if workers is not None:
             workers.close()
@@ -134,22 +175,30 @@ def compare(
     write_tables(plan, folder)
     rows = make_table(plan, folder)
     metric = find_metric(read_summaries(plan, folder), plan.base)
-    display.console.print(make_comparison_table(rows, experiments[0], metric))
-    if (end := make_end_table(rows, metric)) is not None:
-        display.console.print(end)
-        display.say("slow, worst: on data like the slow devices', and the worst device's")
-        if any(row["approximation_error"] is not None for row in rows):
-            display.say("error: of completed updates")
-    display.say("mean ± half of the 95 % interval over the seeds (from three seeds on)")
-    if has_targets(rows):
-        display.say("rounds, seconds, simulated s: of the runs that reached the target")
-        display.say("v first: mean difference in rounds to the first row, seed by seed")
-    written = ["comparison.csv", "runs.csv", "comparison.json"]
+    if form == "table":
+        display.console.print(make_comparison_table(rows, experiments[0], metric))
+        if (end := make_end_table(rows, metric)) is not None:
+            display.console.print(end)
+            display.say("slow, worst: on data like the slow devices', and the worst device's")
+            if any(row["approximation_error"] is not None for row in rows):
+                display.say("error: of completed updates")
+        display.say(NOTE)
+        if has_targets(rows):
+            display.say("rounds, seconds, simulated s: of the runs that reached the target")
+            display.say("v first: mean difference in rounds to the first row, seed by seed")
+    else:
+        click.echo((folder / TABLES[form]).read_text(encoding="utf-8"), nl=False)
+    written = [".csv", ".md", ".tex", ".json"]
     if curves := read_curves(plan, folder):
         drawings = [folder / "comparison.png", folder / "comparison.svg"]
-        draw_metric_over_time(curves, metric, experiments[0].target, drawings)
-        written += [file.name for file in drawings]
-    display.say(f"written: {folder}/{', '.join(written)}")
+        draw_metric_over_time(curves, metric, experiments[0].target, drawings, experiments[0].subject)
+        written += [file.suffix for file in drawings]
+    display.say(f"written: {folder}/runs.csv, comparison{', '.join(written)}")
     if not complete:
-        display.say(f"to go on: fedlga compare --resume {folder}")
-    return 0 if complete else 1
+        display.say(f"to go on: fedlga compare --resume {quote(folder)}")
+        return interrupts.code
+    ends = [read_summary(run_folder) for _, _, run_folder in runs]
+    if all(summary["diverged"] for summary in ends):
+        display.say("every run diverged: the rate (lr, eta_g) is too high")
+        return 1
+    return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedlga.cli.options import collect_changes, experiment_options, start_from
+from fedlga.cli.options import check_writable, collect_changes, experiment_options, start_from
 from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def data_show(
     chosen = start_from(experiment, preset).changed(collect_changes(flags, sets))
     if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"--out: got {str(out)!r}; it takes a file that ends in .png, .svg or .pdf")
+    if out is not None:
+        check_writable(out)
     with Display() as display:
         loaded = load_data(chosen, data_dir, display.show_fetch)
     chosen, problem = fit_experiment(chosen, loaded)

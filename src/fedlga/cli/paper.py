@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedlga.cli.interrupts import Interrupts
+from fedlga.cli.interrupts import Interrupts, find_code
 from fedlga.core.settings import BadInput
 
 
@@ -64,7 +64,7 @@ def paper(
     check_same_experiments([run for runs in items for run in runs.all()])
     command = " ".join(["fedlga", *sys.argv[1:]])
     workers = Workers(worker_count(setting.base)) if missing and setting.base.backend == "pool" else None
-    complete = True
+    complete, code = True, 0
     try:
         with Display() as display, Interrupts(display.say) as interrupts:
             done = len(folders) - len(missing)
@@ -87,14 +87,14 @@ def paper(
                             f"{runs.item.name}: {_locate(folder, out)}: {describe_outcome(read_summary(folder))}"
                         )
                     if interrupts.between_rounds():
-                        complete = False
+                        complete, code = False, interrupts.code
                         break
                 if not complete:
                     break
                 write_item(runs, command)
                 display.say(f"written: {out / runs.item.name}/{setting.name}.md .csv .svg .png .pdf")
-    except KeyboardInterrupt:
-        complete = False
+    except KeyboardInterrupt as error:
+        complete, code = False, find_code(error)
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(error.filename or out)!r} ({error.strerror})") from error
     finally:
@@ -102,7 +102,7 @@ def paper(
             workers.close()
     if not complete:
         click.echo("stopped; the same command continues from here")
-    return 0 if complete else 1
+    return code
 
 
 def _locate(folder: Path, out: Path) -> str:

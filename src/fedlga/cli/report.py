@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from fedlga.core.settings import BadInput
+from fedlga.cli.options import check_suffix, check_writable
+from fedlga.core.settings import Stopped
 
 
 @click.command()
@@ -19,12 +20,11 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
 
     groups = collect_runs(folders)
     file = out or folders[0] / "report.html"
-    if file.is_dir():
-        raise BadInput(f"--out: {str(file)!r} is a folder; it takes a file")
+    check_suffix(file, ".html", ".htm")
+    check_writable(file)
     text = make_page(groups)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text)
     except OSError as error:
-        raise BadInput(f"--out: cannot write {str(file)!r} ({error.strerror})") from error
+        raise Stopped(f"cannot write {str(file)!r} ({error.strerror})") from error
     click.echo(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB), {sum(len(g.runs) for g in groups)} runs")

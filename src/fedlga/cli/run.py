@@ -7,15 +7,18 @@ from typing import Any
 
 import click
 
-from fedlga.cli.interrupts import Interrupts, report_stop
-from fedlga.cli.options import collect_changes, experiment_options, start_from
+from fedlga.cli.completion import complete_names
+from fedlga.cli.interrupts import Interrupts, quote, report_stop
+from fedlga.cli.options import check_folder, collect_changes, experiment_options, start_from
 from fedlga.core.settings import BadInput
 
 
 @click.command()
 @experiment_options
-@click.option("--method", metavar="M", help="See fedlga list methods.")
-@click.option("--stragglers", metavar="POLICY", help="wait, drop, keep or complete.")
+@click.option("--method", metavar="M", help="See fedlga list methods.", shell_complete=complete_names("method"))
+@click.option(
+    "--stragglers", metavar="POLICY", help="wait, drop, keep or complete.", shell_complete=complete_names("policy")
+)
 @click.option("--seed", type=int, metavar="S", help="Seed of the random number generators.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder. Default: a new one in runs/."
@@ -23,6 +26,20 @@ from fedlga.core.settings import BadInput
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a run that was stopped.")
 @click.option(
     "--superlink", metavar="NAME", help="Backend flower: use the nodes of this SuperLink, not simulated ones."
+)
+@click.option(
+    "--app",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Run this Flower app on the SuperLink and show its log; --set changes its configuration.",
+)
+@click.option(
+    "--track",
+    "track",
+    multiple=True,
+    metavar="NAME",
+    help="Follow it with csv, tensorboard, mlflow, wandb or your own: 'NAME [KEY=VALUE ...]'; can be repeated.",
+    shell_complete=complete_names("tracker"),
 )
 def run(
     experiment: Path | None,
@@ -32,6 +49,8 @@ def run(
     out: Path | None,
     resume: Path | None,
     superlink: str | None,
+    app: Path | None,
+    track: tuple[str, ...],
     **flags: Any,
 ) -> int:
     """Train a joint model: of your own task (FILE.py), of EXPERIMENT.toml, or of a preset.
@@ -45,8 +64,14 @@ def run(
     from fedlga.experiments.run import check_free, load_for_resume, new_folder, run_and_record
     from fedlga.experiments.simulation import fit_experiment, load_data
     from fedlga.experiments.superlink import submit
+    from fedlga.experiments.tracking import Tracking, make_trackers
 
     keep_freed_memory()
+    if app is not None:
+        return _run_app(app, superlink, collect_changes({}, sets), experiment or preset or out or resume)
+    trackers = make_trackers(track)
+    if trackers and superlink is not None:
+        raise BadInput("--track: got it with --superlink; the run goes on there, and not in this process")
     changes = collect_changes(flags, sets)
     if superlink is not None:
         changes.setdefault("backend", "flower")
@@ -56,7 +81,7 @@ def run(
         chosen, folder = load_for_resume(resume, changes), resume
     else:
         chosen = start_from(experiment, preset).changed(changes)
-        folder = out or new_folder("runs", f"{chosen.method}-{chosen.subject}-seed{chosen.seed}")
+        folder = check_folder(out) or new_folder("runs", f"{chosen.method}-{chosen.subject}-seed{chosen.seed}")
     if resume is None:
         check_free(folder)
     done = len(read_records(folder)) if resume is not None else 0
@@ -80,6 +105,7 @@ def run(
                     data_dir=data_dir,
                     data=data,
                     progress=display.show_fetch,
+                    tracking=Tracking(trackers, display.say) if trackers else None,
                 )
                 if superlink is None
                 else submit(chosen, folder, superlink, resume=resume is not None, data_dir=data_dir)
@@ -92,16 +118,28 @@ def run(
                 if stopped := interrupts.between_rounds():
                     break
             records.close()
-    except KeyboardInterrupt:
-        return report_stop(folder, "run", superlink)
+    except KeyboardInterrupt as error:
+        return report_stop(folder, "run", error, superlink)
     if superlink is not None and (stopped or not (folder / "summary.json").exists()):
         display.say(f"run folder, on the SuperLink's machine: {folder.resolve()}")
         if stopped:
-            display.say(f"to go on, there: fedlga run --resume {folder} --superlink {superlink}")
-        return 1 if stopped else 0
+            display.say(f"to go on, there: fedlga run --resume {quote(folder)} --superlink {superlink}")
+        return interrupts.code if stopped else 0
     summary = read_run(folder).summary
     display.console.print(make_run_table(summary))
     display.say(f"run folder: {folder}")
     if not summary["finished"]:
-        display.say(f"to go on: fedlga run --resume {folder}" + (f" --superlink {superlink}" if superlink else ""))
+        where = f" --superlink {superlink}" if superlink else ""
+        display.say(f"to go on: fedlga run --resume {quote(folder)}{where}")
+    if stopped and not summary["finished"]:
+        return interrupts.code
     return 0 if summary["finished"] and not summary["diverged"] else 1
+
+
+def _run_app(app: Path, superlink: str | None, settings: dict[str, Any], other: object) -> int:
+    """Run a Flower app; the exit code says how it ended."""
+    from fedlga.experiments.superlink import run_app
+
+    if superlink is None or other is not None:
+        raise BadInput("--app: it takes --superlink, and no experiment, --preset, --out or --resume")
+    return 0 if run_app(app, superlink, settings, click.echo) else 1

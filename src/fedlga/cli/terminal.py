@@ -12,9 +12,10 @@ from rich.table import Table
 
 from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import Measure, format_metric, format_target, list_measures, metric_format
+from fedlga.experiments.measures import format_metric, format_target, metric_format
 from fedlga.experiments.paired import PairedRow
-from fedlga.experiments.statistics import Estimate, format_half
+from fedlga.experiments.statistics import Estimate
+from fedlga.experiments.tables import format_arm, format_spread, has_targets, list_end_measures, list_target_measures
 
 PLAIN_SECONDS = 5.0  # between lines if the output is not a terminal
 NAMES_SHOWN = 3
@@ -169,34 +170,27 @@ def make_comparison_table(rows: Sequence[Mapping[str, Any]], e: Experiment, metr
     table.add_column("method", no_wrap=True)
     table.add_column("stragglers", no_wrap=True)
     has_target = has_targets(rows)
-    measures = [m for m in list_measures(metric) if m.table == "target" and (has_target or not m.to_target)]
+    measures = list_target_measures(rows, metric)
     if has_target:
         goal = "target" if e.target is None else format_target(metric, e.target)
         titles = [f"rounds to {goal}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
     else:
-        if not _list_end_measures(rows, metric):  # nothing else shows them
-            measures += [m for m in list_measures(metric) if m.name in (f"last_{metric}", "simulated_seconds")]
         titles = [m.title for m in measures]
     for title in titles:
         table.add_column(title, justify="right")
     for row in rows:
-        cells = [_format_spread(row, m) for m in measures]
+        cells = [format_spread(row, m) for m in measures]
         if has_target:
             reached = "-" if row["reached"] is None else f"{row['reached']}/{row['seeds']}"
             more = "" if row["rounds_more"] is None else f"{row['rounds_more']:+.1f}"
             cells = [cells[0], reached, more, *cells[1:]]
-        table.add_row(row["method"], _format_arm(row), *cells)
+        table.add_row(row["method"], format_arm(row), *cells)
     return table
-
-
-def has_targets(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the rows of a comparison are about a target."""
-    return any("reached" in row for row in rows)
 
 
 def make_end_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Table | None:
     """Return how runs ended, for whom; None unless some devices are always slow, or updates were audited."""
-    measures = _list_end_measures(rows, metric)
+    measures = list_end_measures(rows, metric)
     if not measures:
         return None
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
@@ -205,14 +199,8 @@ def make_end_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Table | No
     for m in measures:
         table.add_column(m.short or m.title, justify="right")
     for row in rows:
-        table.add_row(row["method"], _format_arm(row), *(_format_spread(row, m) for m in measures))
+        table.add_row(row["method"], format_arm(row), *(format_spread(row, m) for m in measures))
     return table
-
-
-def _list_end_measures(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Measure]:
-    measures = [m for m in list_measures(metric) if m.table == "end" and any(row[m.name] is not None for row in rows)]
-    shown = {f"last_{metric}_slow", "approximation_error"} & {m.name for m in measures}
-    return measures if shown else []
 
 
 def make_tuning_table(rows: Sequence[PairedRow], e: Experiment, metric: str) -> Table:
@@ -251,16 +239,3 @@ def make_audit_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(row["regime"], *(f"{row[name]:.2f}" for name in columns))
     return table
-
-
-def _format_arm(row: Mapping[str, Any]) -> str:
-    """Return an arm's policy, and its settings if it has any of its own."""
-    return " ".join(filter(None, (row["stragglers"], row["settings"])))
-
-
-def _format_spread(row: Mapping[str, Any], measure: Measure) -> str:
-    """Return a mean over the seeds and half of its 95 % interval."""
-    mean, half = row[measure.name], row[f"{measure.name}_half"]
-    if mean is None:
-        return "never" if measure.to_target and row["seeds"] and row["reached"] is not None else "-"
-    return measure.text(mean) + ("" if half is None else f" ±{format_half(half, measure.format)}")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedlga.cli.interrupts import Interrupts
-from fedlga.cli.options import collect_changes, experiment_options, start_from
+from fedlga.cli.completion import complete_names
+from fedlga.cli.interrupts import Interrupts, find_code, quote
+from fedlga.cli.options import check_folder, collect_changes, count, experiment_options, split_list, start_from
 from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
     from fedlga.experiments.tune import Progress, TuningPlan
-    from fedlga.learning.reading import TaskData
 
 COLUMNS = 80  # of a terminal
 STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rounds that are going on"
@@ -23,8 +23,19 @@ STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rou
 
 @click.command()
 @experiment_options
-@click.option("--methods", metavar="M,M,...", help="Methods to tune. Default: fedavg with --stragglers.")
-@click.option("--stragglers", "policies", metavar="P,P,...", help="Policies to tune. Default: each method's own.")
+@click.option(
+    "--methods",
+    metavar="M,M,...",
+    help="Methods to tune. Default: fedavg with --stragglers.",
+    shell_complete=complete_names("method", many=True),
+)
+@click.option(
+    "--stragglers",
+    "policies",
+    metavar="P,P,...",
+    help="Policies to tune. Default: each method's own.",
+    shell_complete=complete_names("policy", many=True),
+)
 @click.option(
     "--arm",
     "arm_texts",
@@ -60,17 +71,13 @@ def tune(
 ) -> int:
     """Find the best setting of each method and policy by the same search, and compare them on other seeds.
 
-    \b
-    fedlga tune --preset fleet --stragglers complete,keep,wait --grid lr=0.01,0.03,0.1
-    fedlga tune --preset digits --arm "fedavg complete" --arm "fedprox keep" --grid lr=0.05,0.1 --grid mu=0.1,1
-
     Every point of the grid runs on the first of --seeds, those that are not far behind also on the others. If the
     best is at the edge of the grid, the grid grows. Runs go in parallel, one a core. DIR then holds tuning.csv (every
     point), choice.toml (for compare --tuned), and held-out/ with the tables of the chosen settings.
     """
     from fedlga.cli.terminal import Display, make_tuning_table
     from fedlga.core.settings import check_settings
-    from fedlga.experiments.arms import pair_arms, parse_arm
+    from fedlga.experiments.arms import list_left_out, pair_arms, parse_arm
     from fedlga.experiments.compare import find_metric, read_summaries
     from fedlga.experiments.config import BETTER, Experiment, parse_seeds
     from fedlga.experiments.criteria import check_by, find_criterion
@@ -78,6 +85,7 @@ def tune(
     from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.search import MOST_WIDENINGS
     from fedlga.experiments.simulation import load_data
+    from fedlga.experiments.studies import check_criterion
     from fedlga.experiments.tune import FIXED, HELD_OUT, PLAN, TuningPlan, held_out_plan, run_tuning, start
 
     workers = check_settings("", Experiment, {"workers": flags.pop("workers") or 0})["workers"]
@@ -106,8 +114,11 @@ def tune(
         metric = base.target_metric if base.task is None else None  # of a task only its data tells
         if by is not None and metric is not None:
             check_by(by, metric, BETTER)
-        names = methods.split(",") if methods else ["fedavg"] if policies else []
-        arms = [*pair_arms(names, policies.split(",") if policies else [], base.stragglers), *map(parse_arm, arm_texts)]
+        names = split_list(methods) or (["fedavg"] if policies else [])
+        chosen_policies = split_list(policies)
+        arms = [*pair_arms(names, chosen_policies, base.stragglers), *map(parse_arm, arm_texts)]
+        for line in list_left_out(names, chosen_policies):
+            click.echo(line)
         if not arms:
             raise BadInput("--arm: got none; it takes at least one, or --methods, or --stragglers")
         plan = TuningPlan(
@@ -119,7 +130,7 @@ def tune(
             held_out=list(parse_seeds(held_out_text or "0-4", "--held-out")),
             widenings=MOST_WIDENINGS if widen is None else widen,
         )
-        folder = out or new_folder("tunings", "tuning")
+        folder = check_folder(out) or new_folder("tunings", "tuning")
         check_free(folder)
     display = Display()
     try:
@@ -137,12 +148,13 @@ def tune(
                 if stopped := interrupts.between_rounds():
                     break
             steps.close()
-    except KeyboardInterrupt:
-        stopped = True
+            code = interrupts.code
+    except KeyboardInterrupt as error:
+        stopped, code = True, find_code(error)
     if stopped:
         written = (folder / PLAN).exists()
-        click.echo(f"to go on: fedlga tune --resume {folder}" if written else "stopped; nothing was written")
-        return 1
+        click.echo(f"to go on: fedlga tune --resume {quote(folder)}" if written else "stopped; nothing was written")
+        return code
     chosen = held_out_plan(plan, folder)
     write_paired(chosen, folder / HELD_OUT)
     metric = find_metric(read_summaries(chosen, folder / HELD_OUT), plan.base)
@@ -158,31 +170,6 @@ def tune(
         display.say(line)
     display.say(f"written: {folder}: tuning.csv, choice.toml, held-out/paired.csv, held-out/comparison.csv")
     return 0
-
-
-def check_criterion(plan: TuningPlan, by: str, data: TaskData) -> None:
-    """Raise BadInput if the runs of a plan cannot be judged as --by says."""
-    from fedlga.experiments.criteria import NO_TARGET, check_by, refuse_slow
-    from fedlga.experiments.simulation import bind_task, fit_experiment, make_fleet, split_data
-    from fedlga.learning.metrics import LOSS
-
-    first, problem = fit_experiment(bind_task(plan.arms[0].experiment(plan.base, plan.seeds[0]), None), data)
-    metric = first.target_metric
-    check_by(by, metric, [*(m.name for m in problem.metrics), LOSS])
-    split = split_data(first, data, problem)
-    slow = make_fleet(first, split, problem.model).always_slow()
-    if plan.criterion.name == "time" and first.target is None:
-        raise BadInput(NO_TARGET)
-    if plan.criterion.name == "slow":
-        if not slow:
-            raise refuse_slow(metric)
-        if split.ranges is None and split.held is None:
-            raise refuse_slow(metric, "the test set belongs to no device and has no classes")
-
-
-def count(number: int, what: str) -> str:
-    """Return a number of things: '1 arm', '2 arms'."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def parse_grids(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -202,7 +189,7 @@ def parse_grid(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not name.strip() or not equals or not values.strip():
         raise BadInput(f"--grid: got {text!r}; it takes KEY=V,V,..., such as lr=0.01,0.03,0.1")
-    return name.strip(), [parse_setting(f"{name}={value}")[1] for value in values.split(",")]
+    return name.strip(), [parse_setting(f"{name}={value}")[1] for value in split_list(values)]
 
 
 def describe(plan: TuningPlan, folder: Path) -> str:

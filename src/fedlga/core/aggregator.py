@@ -73,7 +73,9 @@ class Aggregator:
                     used.append(chosen.without_vectors())
         state = replace(state, memory={**state.memory, **guard.memory()})
         after = self._step(state, sums.result(), used) if used else state
-        return _report(after, Decision({}), received, used, guard)
+        instruction = self.policy.instruct(state)
+        decision = Decision({}, growth=None if instruction is None else instruction.exponent)
+        return Aggregation(after, decision, received, used, refused=guard.refused, diverged=guard.has_diverged())
 
     def _aggregate_held(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool) -> Aggregation:
         received, guard = list[Contribution](), Guard(self.rule.outlier_bound, state)
@@ -83,17 +85,19 @@ class Aggregator:
                 if self.policy.needs_all:  # read now, while other devices still work
                     reader.add(c.update.device, c.update.delta)
             digests = reader.result()
-        believed = guard.admit(received)
+        # A digest's length is 0 if it is not finite in float32: then it is measured here.
+        believed = guard.admit(received, {device: d.length for device, d in digests.items() if d.length > 0})
         digests = {device: digest for device, digest in digests.items() if device not in guard.refused}
         decision = self.policy.decide(state, [c.update for c in believed], digests)
         used, bounded = guard.shorten(_apply(decision, believed))
         measured = measure_round(received, used) if audit else None
         state = replace(state, memory={**state.memory, **decision.memory, **guard.memory()})
+        noted, noted_used = ([c.without_vectors() for c in contributions] for contributions in (received, used))
         if used:
             sums, shortened = self._sum_all(state, used)
             bounded = {**bounded, **shortened}
-            state = self._step(state, sums, [c.without_vectors() for c in used])
-        return _report(state, decision, received, used, guard, bounded, measured)
+            state = self._step(state, sums, noted_used)
+        return Aggregation(state, decision, noted, noted_used, bounded, measured, guard.refused, guard.has_diverged())
 
     def _sum_all(
         self, state: ServerState, used: Sequence[Contribution]
@@ -132,24 +136,11 @@ class Aggregator:
             state = replace(state, buffers=sums.pop(BUFFERS).mean())
         accumulated = {name: sums[name].total for name in self.method.accumulates}
         direction = self.method.direction(state, sums, used)
+        learned = self.policy.learn(state, direction.terms, [c.update for c in used])
         if (damping := _damping(used)) != 1:
             direction = replace(direction, terms=[term * damping for term in direction.terms])
         w, remembered = self.optimizer.step(state.w, direction.terms, state.memory)
-        return replace(state, w=w, memory={**state.memory, **accumulated, **direction.memory, **remembered})
-
-
-def _report(
-    state: ServerState,
-    decision: Decision,
-    received: Sequence[Contribution],
-    used: Sequence[Contribution],
-    guard: Guard,
-    bounded: dict[int, float] | None = None,
-    audit: dict[str, Any] | None = None,
-) -> Aggregation:
-    noted, noted_used = ([c.without_vectors() for c in contributions] for contributions in (received, used))
-    diverged = bool(received) and guard.not_finite == len(received)
-    return Aggregation(state, decision, noted, noted_used, bounded or {}, audit, guard.refused, diverged)
+        return replace(state, w=w, memory={**state.memory, **accumulated, **direction.memory, **remembered, **learned})
 
 
 def _damping(used: Sequence[Contribution]) -> float:

@@ -31,6 +31,8 @@ class Incidents:
 
     late: list[int] = field(default_factory=list[int])
     refused: dict[int, str] = field(default_factory=dict[int, str])
+    duplicates: dict[int, str] = field(default_factory=dict[int, str])
+    ignored: int = 0
     note: str | None = None
 
 
@@ -91,6 +93,11 @@ class Backend(ABC):
     def parallel(self) -> int:
         """How many assignments are carried out at the same time."""
         return 1
+
+    @property
+    def slow(self) -> Sequence[int]:
+        """The real devices that showed themselves to be slow. It changes as their updates come."""
+        return ()
 
     def take_incidents(self) -> Incidents:
         """Return what went wrong since the last call. Simulated devices have no incidents."""

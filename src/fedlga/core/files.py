@@ -6,9 +6,12 @@ import csv
 import errno
 import io
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+PROBE_BYTES = 512
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -18,6 +21,17 @@ def write_atomically(path: Path, text: str) -> None:
     sync(half)
     half.replace(path)
     sync(path.parent)
+
+
+def try_writing(folder: Path) -> None:
+    """Write a small file, without a name, into a folder or its nearest parent that is there; OSError if that fails.
+
+    It is tried, not asked for: permissions say nothing of a full disk, nor of a file system that takes no files.
+    """
+    existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    with tempfile.TemporaryFile(dir=existing) as probe:
+        probe.write(bytes(PROBE_BYTES))
+        probe.flush()
 
 
 def sync(path: Path) -> None:

@@ -26,6 +26,7 @@ class Stream(IntEnum):
     NETWORK = 10
     WINDOWS = 11  # when devices are there
     TAIL = 12  # of slow devices
+    ESTIMATES = 13  # what is measured of a federation, outside of its training
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

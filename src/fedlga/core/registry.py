@@ -17,10 +17,11 @@ from fedlga.core.settings import BadInput, check_settings, choose
 class Seam:
     """One kind of thing that can be replaced."""
 
-    field: str  # the experiment's field that names it
+    field: str  # the experiment's field, or the option, that names it
     meaning: str
     base: str  # the class that a user's own class extends; empty: it is a function
     names: Mapping[str, str]
+    in_experiment: bool = True  # False: an option names it, and results do not depend on it
     load: str = ""  # a function that returns what a name means, if it is neither a class nor a function
 
 
@@ -134,7 +135,25 @@ SEAMS: dict[str, Seam] = {
         {"shakespeare": "fedlga.learning.tasks.shakespeare"},
         load="fedlga.learning.task:load_task",
     ),
+    "tracker": Seam(
+        "--track",
+        "what follows a run round by round",
+        "fedlga.core.tracker:Tracker",
+        {
+            "csv": "fedlga.trackers.csv_file:CsvFile",
+            "tensorboard": "fedlga.trackers.tensorboard:TensorBoard",
+            "mlflow": "fedlga.trackers.mlflow:MLflow",
+            "wandb": "fedlga.trackers.wandb:WeightsAndBiases",
+        },
+        in_experiment=False,
+    ),
 }
+
+
+def list_owners() -> list[tuple[str, str]]:
+    """Return all built-ins whose settings are part of an experiment: their kinds and names."""
+    seams = {kind: seam for kind, seam in SEAMS.items() if seam.base and seam.in_experiment}
+    return [(kind, name) for kind, seam in seams.items() for name in seam.names]
 
 
 def names_of(kind: str) -> list[str]:

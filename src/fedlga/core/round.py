@@ -19,6 +19,7 @@ from fedlga.core.fleet import Fleet
 from fedlga.core.method import Method
 from fedlga.core.policies.base import Policy
 from fedlga.core.process import one_thread
+from fedlga.core.quarantine import WithoutResting, find_resting, judge
 from fedlga.core.rates import RateSchedule
 from fedlga.core.schedules.base import Plan, Schedule, counts
 from fedlga.core.schedules.rounds import Rounds
@@ -48,6 +49,8 @@ class Federation:
     evaluate_every: int = 1
     audit: bool = False
     schedule: Schedule = field(default_factory=Rounds)
+    measure_objective: Callable[[Vector, Vector | None], tuple[float, float]] | None = None
+    # What evaluated rounds also record: f and |grad f|^2 on the training data. None: nothing.
     ahead: dict[tuple[int, int], Update] = field(default_factory=dict[tuple[int, int], Update])
     # Updates that were computed before their step, by round and device: nothing is lost if they are.
 
@@ -80,7 +83,8 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     """Run one round, to the aggregator's next step. The weights are evaluated every `evaluate_every` rounds, and after
     the last one.
     """
-    f, started = federation, time.perf_counter()
+    started, resting = time.perf_counter(), find_resting(state)
+    f = replace(federation, backend=WithoutResting(federation.backend, resting)) if resting else federation
     plan = f.schedule.plan(f, state)
     meanwhile = Meanwhile()
     running = run_jobs(f, state, plan, meanwhile)
@@ -119,7 +123,14 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
     if diverged:
         what = "the weights are no longer finite numbers" if not finite else "no update holds finite numbers any more"
         notes[0] = f"{what}: the run stops here"
+    objective, squared_gradient = None, None
+    if due and not diverged and f.measure_objective is not None:  # not part of what the round took
+        objective, squared_gradient = f.measure_objective(state.w, state.buffers)
     planned = {job.device: job for job in plan.ended}
+    all_refused = {**incidents.refused, **refused}
+    rule, went_in = f.aggregator.rule, [c.update.device for c in used]
+    strikes = judge(state, all_refused, went_in, after=rule.quarantine_after, rounds=rule.quarantine)
+    state = replace(state, memory={**state.memory, **strikes}) if strikes else state
     return state, Record(
         round=state.round,
         metrics=metrics,
@@ -132,16 +143,21 @@ def run_round(federation: Federation, state: ServerState, *, last: bool = False)
         steps_asked=[job.steps_asked for job in ended],
         slow=[job.device for job in ended if planned[job.device].slow or 0 < job.steps < job.steps_asked],
         absent=[job.device for job in ended if job.steps == 0],
-        used=[c.update.device for c in used],
-        scales={c.update.device: c.scale for c in used if c.scale != 1},
+        used=went_in,
+        scales={c.update.device: scale for c in used if (scale := c.scale * c.update.scaled) != 1},
         growth=decision.growth,
         agreement=decision.agreement,
         clipped=dict(decision.clipped),
         bounded=aggregation.bounded,
         late=incidents.late,
-        refused={**incidents.refused, **refused},
+        duplicates=incidents.duplicates,
+        ignored=incidents.ignored,
+        refused=all_refused,
+        resting=sorted(resting),
         **count_costs(f, before, plan, ended, updates, used),
         audit=aggregation.audit,
+        train_objective=objective,
+        squared_gradient=squared_gradient,
         diverged=diverged,
         note="; ".join(filter(None, notes)) or None,
     )
@@ -219,6 +235,7 @@ def carry_on(after: ServerState, before: ServerState, plan: Plan) -> ServerState
 def assign(f: Federation, state: ServerState, job: Job) -> Assignment:
     """Return what is sent to one device when its work starts."""
     start = state.earlier.get(job.round) or Weights(state.w, state.buffers)
+    instruction = f.policy.instruct(state)
     return Assignment(
         round=job.round,
         device=job.device,
@@ -232,6 +249,8 @@ def assign(f: Federation, state: ServerState, job: Job) -> Assignment:
         buffers=start.buffers,
         audit=f.audit,
         seconds=f.fleet.workload.deadline if f.fleet.real and not f.policy.waits else None,
+        exponent=None if instruction is None else instruction.exponent,
+        longest=None if instruction is None else instruction.longest,
     )
 
 

@@ -12,6 +12,11 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from fedlga.core.words import ANSWERS, NAMES, simplify
+
+NEAR = 0.7  # how alike two names are, from 0 to 1, of which one may be a slip of the other
+MOST_LISTED = 20  # names in a message
+
 
 class BadInput(ValueError):
     """A call that cannot be carried out. The message is one line: the field, what it got, what it takes."""
@@ -41,15 +46,22 @@ def setting(
 
 
 def find_similar(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant; None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), None)
+    """Return the known name that was probably meant; None if none is near: a distant guess is worse than none."""
+    names = sorted(known)
+    same = NAMES.get(simplify(name))
+    if same in names:
+        return same
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=NEAR)), None)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return 'did you mean X?', or all known names if none is similar."""
+    """Return what helps after a name that is not known: an answer, 'did you mean X?', or all names if they are few."""
     names = sorted(known)
-    similar = find_similar(name, names)
-    return f"there is: {', '.join(names)}" if similar is None else f"did you mean {similar!r}?"
+    if simplify(name) in ANSWERS:
+        return ANSWERS[simplify(name)]
+    if (similar := find_similar(name, names)) is not None:
+        return f"did you mean {similar!r}?"
+    return f"there is: {', '.join(names)}" if len(names) <= MOST_LISTED else "`fedlga fields` lists what there is"
 
 
 def choose(what: str, name: str, known: Iterable[str]) -> str:
@@ -111,7 +123,11 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
 
 
 def _convert(value: Any, kind: Any, fail: BadInput) -> Any:
-    """Convert `value` to `kind`: a whole float can be an int and an int a float; nothing else is converted."""
+    """Convert `value` to `kind`.
+
+    A whole float can be an int, an int a float, and a list may be written as text: '1, 2, 3' or '1 2 3'. Nothing else
+    is converted.
+    """
     if isinstance(kind, types.UnionType):
         for option in typing.get_args(kind):
             try:
@@ -123,6 +139,10 @@ def _convert(value: Any, kind: Any, fail: BadInput) -> Any:
         if value is None:
             return None
     elif typing.get_origin(kind) is tuple:
+        if isinstance(value, str):
+            value = [_parse_number(word, fail) for word in value.replace(",", " ").split()] or None
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            value = [value]
         if isinstance(value, list | tuple):
             return tuple(_convert(v, typing.get_args(kind)[0], fail) for v in value)  # pyright: ignore[reportUnknownVariableType]
     elif isinstance(value, bool) or kind is bool:
@@ -135,6 +155,13 @@ def _convert(value: Any, kind: Any, fail: BadInput) -> Any:
     elif kind is str and isinstance(value, str):
         return value
     raise fail
+
+
+def _parse_number(word: str, fail: BadInput) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise fail from None
 
 
 def _as_float(value: float, fail: BadInput) -> float:
@@ -152,6 +179,11 @@ def read_toml(text: str, what: str) -> dict[str, Any]:
         raise BadInput(f"{what}: not valid TOML (too deeply nested)") from None
     except ValueError as error:  # also of whole numbers with thousands of digits
         raise BadInput(f"{what}: not valid TOML ({error})") from error
+
+
+def describe_values(cls: type, field: dataclasses.Field[Any]) -> str:
+    """Return what a setting takes, in words: 'a number from 0 to 1', 'one of a, b, c'."""
+    return _takes(_type_hints(cls)[field.name], field.metadata)
 
 
 def _takes(kind: Any, limits: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class Assignment:
     buffers: Vector | None = None  # of layers such as BatchNorm: what training changes besides the weights
     audit: bool = False  # simulation only: also compute what the full work would have given
     seconds: float | None = None  # real time that the device has; None: as long as the steps take
+    exponent: float | None = None  # private completing: the device multiplies its unfinished work by (all / done)^this
+    longest: float | None = None  # and makes it no longer than this
 
     def numbers(self) -> dict[str, Any]:
         """All fields but the vectors: what a message carries as plain values."""
@@ -58,6 +61,8 @@ class Update:
     buffers: Vector | None = None  # the buffers after training, if the model has some: not a difference
     truth: Vector | None = None  # audit: the delta of the full work, which no real device would send
     seconds: float | None = None  # how long a real device was at work, by its own clock
+    scaled: float = 1.0  # private completing: what the device multiplied delta by
+    length: float | None = None  # and how long delta was before
 
     @property
     def finished(self) -> bool:
@@ -186,6 +191,9 @@ class Record:
     bounded: dict[int, float] = field(default_factory=dict[int, float])  # too long updates: what shortened them
     late: list[int] = field(default_factory=list[int])  # devices whose reply to an earlier round arrived now, unused
     refused: dict[int, str] = field(default_factory=dict[int, str])  # devices whose reply was not valid, and why
+    duplicates: dict[int, str] = field(default_factory=dict[int, str])  # devices that another node said it was
+    ignored: int = 0  # replies that nobody had asked for
+    resting: list[int] = field(default_factory=list[int])  # repeat offenders, which could not be selected
     device_seconds: dict[int, float] = field(default_factory=dict[int, float])  # at work: simulated, or real
     staleness: dict[int, int] = field(default_factory=dict[int, int])  # used updates that began earlier: steps since
     wasted: list[int] = field(default_factory=list[int])  # devices that worked, and whose work was thrown away
@@ -193,6 +201,8 @@ class Record:
     bytes_down: int = 0  # of weights and what goes with them, to all devices that were asked
     bytes_up: int = 0  # of updates, from all devices that sent one
     audit: dict[str, Any] | None = None  # how close completion came to the truth: see audit.py
+    train_objective: float | None = None  # f(w): mean loss on all training data, if `record` asks for it
+    squared_gradient: float | None = None  # |grad f(w)|^2, likewise
     diverged: bool = False  # the weights are no longer finite: the run ends here
     note: str | None = None  # anything unusual, for a human reader; nothing is decided by it
     others: dict[str, Any] = field(default_factory=dict[str, Any])  # fields that this version does not know
@@ -235,16 +245,22 @@ class Record:
         if version == 1:
             fields["diverged"] = str(fields.get("note")).startswith(_DIVERGED_IN_VERSION_1)
         fields["metrics"] = _take_metrics(fields, version)
-        unknown = [name for name in fields if name == "others" or name not in {f.name for f in dataclasses.fields(cls)}]
+        known, required = _list_record_fields()
+        unknown = [name for name in fields if name == "others" or name not in known]
         fields["others"] = {name: fields.pop(name) for name in unknown}  # of another version: they are kept
-        missing_type = dataclasses.MISSING
-        required = {f.name for f in dataclasses.fields(cls) if missing_type is f.default is f.default_factory}
         if missing := required - set(fields):
             raise BadInput(f"record: no field {sorted(missing)[0]!r}")
-        for name in ("scales", "clipped", "bounded", "refused", "device_seconds", "staleness"):
+        for name in ("scales", "clipped", "bounded", "refused", "duplicates", "device_seconds", "staleness"):
             if name in fields:  # JSON turned the device numbers into text
                 fields[name] = {int(device): value for device, value in fields[name].items()}
         return cls(**fields)
+
+
+@functools.cache
+def _list_record_fields() -> tuple[set[str], set[str]]:
+    """Return the names of a record's fields, and of those that must be there."""
+    fields, absent = dataclasses.fields(Record), dataclasses.MISSING
+    return {f.name for f in fields}, {f.name for f in fields if absent is f.default is f.default_factory}
 
 
 def _take_metrics(fields: dict[str, Any], version: int) -> dict[str, Any]:

@@ -87,6 +87,16 @@ def pair_arms(methods: Sequence[str], policies: Sequence[str], default: str | No
     return arms
 
 
+def list_left_out(methods: Sequence[str], policies: Sequence[str]) -> list[str]:
+    """Return, in a line for each method, the policies that it does not go with and that are left out."""
+    lines: list[str] = []
+    for name in methods:
+        takes = find("method", name).policies
+        if takes and (left_out := [policy for policy in policies if policy not in takes]):
+            lines.append(f"left out: {name} with {', '.join(left_out)}; it takes {', '.join(takes)}")
+    return lines
+
+
 def check_different(arms: Sequence[Arm]) -> None:
     """Raise BadInput if two arms are the same: they would share a folder."""
     labels = [arm.label for arm in arms]

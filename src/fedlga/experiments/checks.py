@@ -44,6 +44,13 @@ def check_together(e: Experiment) -> None:
             + (" (it is averaging with complete: for another policy use method fedavg)" if e.method == "fedlga" else "")
         )
     schedule = find("schedule", e.schedule)
+    if e.policy == "complete" and e.options.get("complete", {}).get("private"):
+        if e.audit:
+            raise BadInput("audit: got true with private; an audit looks at single updates")
+        if schedule.is_stale:
+            raise BadInput(f"schedule: got {e.schedule!r} with private; it takes rounds or over-selection")
+        if e.aggregation != "mean":
+            raise BadInput(f"aggregation: got {e.aggregation!r} with private; only a mean is known from a sum")
     if schedule.policies and e.policy not in schedule.policies:
         raise BadInput(f"stragglers: got {e.policy!r}; schedule {e.schedule!r} takes {', '.join(schedule.policies)}")
     if schedule.is_stale and (why := method.needs_fresh):
@@ -75,5 +82,9 @@ def _check_local_training(e: Experiment) -> None:
                 f"local_optimizer: got {e.local_optimizer!r}; scale 'printed' takes sgd: "
                 "it takes -delta / (lr * steps) for the mean gradient"
             )
+    if e.record is not None and e.batch_norm == "device":
+        raise BadInput(
+            "record: got 'gradient' with batch_norm 'device'; without one joint model there is no gradient of it"
+        )
     if e.batch_norm == "device" and e.backend == "flower":
         raise BadInput("batch_norm: got 'device' with backend 'flower'; it takes a simulation, serial or pool")

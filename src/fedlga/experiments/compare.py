@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +19,11 @@ from fedlga.experiments.measures import Measure, list_measures
 from fedlga.experiments.records import EXPERIMENT, read_run, read_summary
 from fedlga.experiments.run import check_free, run_and_record
 from fedlga.experiments.statistics import half_interval
+from fedlga.experiments.tables import format_latex, format_markdown, make_cells
 
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
+    from fedlga.experiments.tracking import Tracking
     from fedlga.learning.reading import TaskData
 
 
@@ -133,12 +135,18 @@ class Step:
     record: Record | None
 
 
-def run_plan(plan: Plan, out: Path, data: TaskData, workers: Workers | None = None) -> Generator[Step]:
-    """Do the runs that are not done yet."""
+def run_plan(
+    plan: Plan,
+    out: Path,
+    data: TaskData,
+    workers: Workers | None = None,
+    follow: Callable[[], Tracking | None] = lambda: None,
+) -> Generator[Step]:
+    """Do the runs that are not done yet. `follow` gives the trackers of a run."""
     for number, (_, e, folder) in enumerate(plan.runs(out), start=1):
         if not read_summary(folder):
             started = (folder / EXPERIMENT).exists()
-            for record in run_and_record(e, folder, resume=started, data=data, workers=workers):
+            for record in run_and_record(e, folder, resume=started, data=data, workers=workers, tracking=follow()):
                 yield Step(e, number, record)
             write_tables(plan, out)
         yield Step(e, number, None)
@@ -223,7 +231,7 @@ def read_curves(plan: Plan, out: Path) -> dict[tuple[str, str], list[Sequence[Re
 
 
 def write_tables(plan: Plan, out: Path) -> None:
-    """Write comparison.csv (means), runs.csv (every run) and comparison.json (both)."""
+    """Write comparison.csv (means; .md and .tex: for a text), runs.csv (every run) and comparison.json (both)."""
     rows = make_table(plan, out)
     summaries = read_summaries(plan, out)
     measures = _list_for(find_metric(summaries, plan.base), find_targets(summaries, plan))
@@ -234,6 +242,9 @@ def write_tables(plan: Plan, out: Path) -> None:
         for arm, _, folder in plan.runs(out)
         if (summary := read_summary(folder))
     ]
+    cells = make_cells(rows, plan.experiments()[0], find_metric(summaries, plan.base))
     write_atomically(out / "comparison.csv", format_csv(rows))
+    write_atomically(out / "comparison.md", format_markdown(cells))
+    write_atomically(out / "comparison.tex", format_latex(cells))
     write_atomically(out / "runs.csv", format_csv(runs))
     write_atomically(out / "comparison.json", json.dumps({"table": rows, "runs": runs}, indent=2) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedlga.core.rates import SCHEDULES, RateSchedule
-from fedlga.core.registry import SEAMS, find, import_object
+from fedlga.core.registry import SEAMS, find, import_object, list_owners
 from fedlga.core.settings import BadInput, check_settings, read_toml, setting, settings_of, suggest
+from fedlga.core.words import NAMES
 
 OWN = "own"  # the dataset and model of a task, or of real devices that bring theirs: see fedlga.flower.server_app
 TASK_DEFAULTS = {  # of an experiment with a task, where the paper's setting says nothing
@@ -118,11 +120,24 @@ class Experiment:
     target: float | None = setting(0.65, "value of the target metric to reach; unset: none")
     stop_at_target: bool = setting(False, "end the run when the target is reached")
     evaluate_every: int = setting(1, "rounds between evaluations", least=1)
+    evaluate_on: str = setting(
+        "aggregator",
+        "whose test data: the aggregator's, or what each device holds out of its own",
+        choices=("aggregator", "devices"),
+    )
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
+    record: str | None = setting(
+        None,
+        "what evaluated rounds also record; gradient: the loss on all training data and its squared gradient",
+        choices=("gradient",),
+    )
     backend: str = setting("pool", "where devices run", choices=("serial", "pool", "flower"))
     workers: int = setting(0, "processes of the pool, or of Flower's simulation; 0: one a core", least=0)
     grace: float = setting(30.0, "backend flower: seconds after the deadline that a reply may take", least=0)
     patience: float = setting(3600.0, "backend flower: seconds to wait for replies without a deadline", above=0)
+    bind_devices: bool = setting(
+        True, "backend flower: a device's number stays with the key of its node; false: for nodes without keys"
+    )
     memory_limit: float = setting(
         4.0, "gigabytes of devices' memories (Scaffold, FedDyn) in main memory; the rest goes to disk", least=0
     )
@@ -272,8 +287,9 @@ class Experiment:
         return cls.from_dict(read_toml(text, source))
 
     @classmethod
-    def load(cls, path: Path) -> Experiment:
+    def load(cls, path: str | Path) -> Experiment:
         """Return the experiment in a TOML file."""
+        path = Path(path)
         try:
             return cls.from_toml(path.read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
@@ -347,7 +363,9 @@ def experiment_fields() -> list[dataclasses.Field[Any]]:
 def names_in_use(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return what an experiment with these fields uses, by kind: {"method": "fedavg", "fleet": "paper", ...}."""
     defaults: dict[str, Any] = {f.name: f.default for f in experiment_fields()}
-    names = {kind: {**defaults, **fields}[seam.field] for kind, seam in SEAMS.items() if seam.base}
+    names = {
+        kind: {**defaults, **fields}[seam.field] for kind, seam in SEAMS.items() if seam.base and seam.in_experiment
+    }
     names["policy"] = names["policy"] or find("method", names["method"]).default_policy
     return {kind: name for kind, name in names.items() if not (kind == "dataset" and name == OWN)}
 
@@ -366,14 +384,14 @@ def locate(names: Mapping[str, str], name: str) -> list[tuple[str, str]]:
         return [(owner, key)]
     if used := owners_in_use(names, name):
         return [(owner, name) for owner in used]
-    if others := built_in_owners(name):
+    own = {f.name for kind, owner in names.items() for f in settings_of(find(kind, owner))}
+    if (others := built_in_owners(name)) and NAMES.get(name) not in own:
         kind, owner = others[0]
         field_name = SEAMS[kind].field
         raise BadInput(
             f"{name}: it is a setting of {field_name} {owner!r}, and this experiment's is {names[kind]!r}; "
             f"set {field_name}={owner} too, or {owner}.{name}"
         )
-    own = {f.name for kind, owner in names.items() for f in settings_of(find(kind, owner))}
     raise BadInput(
         f"{name}: there is no such field; {suggest(name, [*(f.name for f in experiment_fields()), *sorted(own)])}"
     )
@@ -390,22 +408,17 @@ def _add_options(options: Options, names: Mapping[str, str], changes: Mapping[st
 
 def built_in_owners(name: str) -> list[tuple[str, str]]:
     """Return every built-in that has a setting of this name: its kind and its name."""
-    return [
-        (kind, owner)
-        for kind, seam in SEAMS.items()
-        for owner in (seam.names if seam.base else ())
-        if name in {f.name for f in settings_of(find(kind, owner))}
-    ]
+    return [(kind, owner) for kind, owner in list_owners() if name in {f.name for f in settings_of(find(kind, owner))}]
 
 
 def find_owner(name: str) -> Any:
     """Return the class behind the name of a table of settings."""
-    for kind, seam in SEAMS.items():
-        if name in seam.names and seam.base:
+    for kind, owner in list_owners():
+        if owner == name:
             return find(kind, name)
     if ":" in name:
         return import_object("options", name)
-    known = [owner for seam in SEAMS.values() for owner in seam.names]
+    known = [owner for _, owner in list_owners()]
     raise BadInput(f"{name}: there is no such field or table; {suggest(name, known)}")
 
 
@@ -431,10 +444,10 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
 
 
 def parse_seeds(text: str, option: str = "--seeds") -> Sequence[int]:
-    """Return the seeds of '0-4' or '0,3,7' or both, as given to an option."""
+    """Return the seeds of '0-4' or '0,3,7' or '0 3 7' or all of it, as given to an option."""
     seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
+    for part in re.sub(r"\s*-\s*", "-", text.strip()).replace(",", " ").split() or [""]:
+        first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > MOST_DIGITS:
             raise BadInput(f"{option}: got {text[:50]!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
         numbers = range(int(first), int(last if dash else first) + 1)

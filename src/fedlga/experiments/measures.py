@@ -265,12 +265,14 @@ def summarise_run(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
 
 def is_finished(e: Experiment, records: Sequence[Record]) -> bool:
     """Return whether there is nothing left to do."""
-    if not records:
-        return False
-    last = records[-1]
+    return bool(records) and is_over(e, records[-1], sum(r.simulated_seconds for r in records))
+
+
+def is_over(e: Experiment, last: Record, simulated_seconds: float) -> bool:
+    """Return whether a run ends with this round; `simulated_seconds` are those of all rounds."""
     reached = e.reaches(value_of(last, e.target_metric))
-    over = e.time_limit is not None and sum(r.simulated_seconds for r in records) >= e.time_limit
-    return last.round >= e.rounds or over or last.diverged or (e.stop_at_target and reached)
+    late = e.time_limit is not None and simulated_seconds >= e.time_limit
+    return last.round >= e.rounds or late or last.diverged or (e.stop_at_target and reached)
 
 
 def find_versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,22 +22,74 @@ from fedlga.experiments.measures import list_measures, summarise_run
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+    from torch import Tensor, nn
+
+    from fedlga.learning.task import Task
 
 ROUNDS, SUMMARY, EXPERIMENT, PARTITION = "rounds.jsonl", "summary.json", "experiment.toml", "partition.json"
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what a damaged record raises
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is over, or was stopped."""
+    """A run that is over, or was stopped, or is going on: what its folder holds.
+
+    `fedlga.run` and `fedlga.load` return one.
+    """
 
     folder: Path
     experiment: Experiment
     records: Sequence[Record]
     summary: dict[str, Any]
 
+    def frame(self) -> pd.DataFrame:
+        """Return the rounds as a pandas DataFrame, a row a round."""
+        return make_frame(self.records)
 
-def read_run(folder: Path) -> Run:
+    def model(self, *, task: Task | None = None, data_dir: str | Path | None = None) -> nn.Module:
+        """Return the trained model: a plain nn.Module, in evaluation mode, on the CPU.
+
+        It takes inputs as it was trained on them; `predict` takes raw ones. `task` is for a run whose task was made in
+        Python. `data_dir` is where data is kept: only folders of earlier versions need it.
+        """
+        from fedlga.experiments.prediction import load_model, read_inputs
+
+        return load_model(self.folder, self.experiment, read_inputs(self.folder, self.experiment, data_dir), task)
+
+    def predict(self, inputs: Any, *, task: Task | None = None, data_dir: str | Path | None = None) -> Tensor:
+        """Return what the trained model makes of raw inputs: a class for each if it scores classes, else its outputs.
+
+        Of a named dataset, inputs are images as published (pixels from 0 to 255): they are normalised and resized as in
+        training. Of a task, they are inputs as data() gives them, as an array, a tensor or a frame.
+        """
+        outputs = self.scores(inputs, task=task, data_dir=data_dir)
+        from fedlga.experiments.prediction import read_inputs
+
+        classes = read_inputs(self.folder, self.experiment, data_dir).classes
+        return outputs.argmax(1) if classes is not None and outputs.dim() == 2 else outputs  # noqa: PLR2004
+
+    def scores(self, inputs: Any, *, task: Task | None = None, data_dir: str | Path | None = None) -> Tensor:
+        """Return the trained model's outputs for raw inputs, as they are: see `predict`."""
+        from fedlga.experiments.prediction import compute_outputs, load_model, read_inputs
+
+        known = read_inputs(self.folder, self.experiment, data_dir)
+        return compute_outputs(load_model(self.folder, self.experiment, known, task), inputs, known)
+
+    def resume(self, *, task: Task | None = None, data_dir: str | Path | None = None, **changes: Any) -> Run:
+        """Continue the run to its end, and return it. `rounds`, `target` and a few others may change: rounds=400."""
+        from fedlga.experiments.run import load_for_resume, run_and_record
+
+        e = load_for_resume(self.folder, changes)
+        for _ in run_and_record(e, self.folder, resume=True, task=task, data_dir=data_dir):
+            pass
+        return read_run(self.folder)
+
+
+def read_run(folder: str | Path) -> Run:
     """Return a run from its folder."""
+    folder = Path(folder)
+    if not (folder / EXPERIMENT).is_file():
+        raise BadInput(f"load: {str(folder)!r} holds no run; it takes the folder of one")
     experiment = Experiment.load(folder / EXPERIMENT)
     records = read_records(folder)
     return Run(folder, experiment, records, summarise_run(experiment, records))
@@ -61,8 +113,8 @@ def read_lines(folder: Path) -> list[tuple[Record, int]]:
     for number, line in enumerate(lines, start=1):
         position += len(line) + 1
         try:
-            record = _parse_line(line)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            record = parse_line(line)
+        except UNREADABLE as error:
             reason = str(error) if isinstance(error, BadInput) else "not a record"
             raise BadInput(
                 f"{str(file)!r}: line {number} cannot be read ({reason}); the file is left as it is"
@@ -76,35 +128,63 @@ def read_lines(folder: Path) -> list[tuple[Record, int]]:
     return records
 
 
-def _parse_line(line: bytes) -> Record:
+def parse_line(line: bytes) -> Record:
+    """Return the record that a line of rounds.jsonl holds; UNREADABLE if it holds none."""
     values = json.loads(line)
     if not isinstance(values, dict):
         raise TypeError("not an object")
     record = Record.from_dict(cast("dict[str, Any]", values))
-    values_and_types = {name: (getattr(record, name), kind) for name, kind in _record_types().items()}
-    values_and_types |= {name: (value, float | None) for name, value in record.metrics.items()}
-    for name, (value, kind) in sorted(values_and_types.items(), key=lambda item: item[0] == "metrics"):
-        if not _is_a(value, kind):
+    for name, check in _record_checks():
+        if not check(getattr(record, name)):
+            raise BadInput(f"record: {name} is not of the type that it should be")
+    for name, value in record.metrics.items():
+        if not _is_a(value, float | None):
             raise BadInput(f"record: {name} is not of the type that it should be")
     return record
 
 
 @functools.cache
-def _record_types() -> dict[str, Any]:
-    return typing.get_type_hints(Record)
+def _record_checks() -> list[tuple[str, Callable[[Any], bool]]]:
+    kinds: dict[str, Any] = typing.get_type_hints(Record)
+    return [(name, _make_check(kind)) for name, kind in kinds.items() if name != "metrics"]
 
 
 def _is_a(value: Any, kind: Any) -> bool:
     """Return whether a value is of a type that a record has; None in a dict stands for not-a-number."""
+    return _make_check(kind)(value)
+
+
+@functools.cache
+def _make_check(kind: Any) -> Callable[[Any], bool]:
+    """Return the check of a type. It looks at all values of a list at once: a long run has millions of them."""
     inner = typing.get_args(kind)
-    if isinstance(kind, types.UnionType):
-        return any(_is_a(value, option) for option in inner)
     if typing.get_origin(kind) is list:
-        return isinstance(value, list) and all(_is_a(v, inner[0]) for v in cast("list[Any]", value))
+        allowed = _list_types(inner[0])
+        return lambda value: (
+            isinstance(value, list) and (allowed is None or allowed.issuperset(map(type, cast("list[Any]", value))))
+        )
     if typing.get_origin(kind) is dict:
-        values = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else [value]
-        return isinstance(value, dict) and all(v is None or _is_a(v, inner[1]) for v in values)
-    return kind is Any or type(value) is kind or (kind is float and type(value) is int)
+        allowed = _list_types(inner[1])
+        allowed_or_none = None if allowed is None else allowed | {type(None)}
+        return lambda value: (
+            isinstance(value, dict)
+            and (
+                allowed_or_none is None or allowed_or_none.issuperset(map(type, cast("dict[Any, Any]", value).values()))
+            )
+        )
+    if isinstance(kind, types.UnionType):
+        checks = [_make_check(option) for option in inner]
+        return lambda value: any(check(value) for check in checks)
+    allowed = _list_types(kind)
+    return lambda value: allowed is None or type(value) in allowed
+
+
+def _list_types(kind: Any) -> frozenset[type] | None:
+    """Return the types that a plain value may have; None: any. A float may be written as an int."""
+    if kind is Any:
+        return None
+    kinds: tuple[type, ...] = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    return frozenset[type]((*kinds, int) if float in kinds else kinds)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -55,7 +55,9 @@ class ScaleComparison(Policy):
     sums: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     gaps: dict[str, Gaps] = field(default_factory=dict[str, Gaps])  # by scale, added up over the rounds
 
-    needs_all = True
+    @property
+    def needs_all(self) -> bool:  # noqa: D102
+        return True
 
     @property
     def needs_sketches(self) -> bool:  # noqa: D102
@@ -98,7 +100,13 @@ class ScaleComparison(Policy):
 def make_regime(name: str, *, rounds: int | None = None, seed: int = 0, base: str = "paper") -> Experiment:
     """Return the experiment behind a row; `base` is another preset, to try it on small data."""
     changes = {key: value for key, value in REGIMES[name].items() if base == "paper" or key not in ("dataset", "model")}
-    known = {**changes, "rounds": rounds or changes["rounds"], "seed": seed, "audit": True, "method": "fedavg"}
+    known = {
+        **changes,
+        "rounds": changes["rounds"] if rounds is None else rounds,
+        "seed": seed,
+        "audit": True,
+        "method": "fedavg",
+    }
     return preset(base).changed({**known, "stragglers": "complete", "evaluate_every": known["rounds"]})
 
 

@@ -2,6 +2,7 @@
 
 experiment.toml     all of it, defaults included
 partition.json      how many examples of each class every device holds
+inputs.json         what is done to raw inputs before the model gets them, for predictions
 rounds.jsonl        a line a round
 summary.json        the run in a few numbers
 model.safetensors   the joint model, by parameter name
@@ -18,20 +19,23 @@ import shlex
 import shutil
 import time
 import tomllib
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fedlga.core.files import sync, write_atomically
+from fedlga.core.files import sync, try_writing, write_atomically
 from fedlga.core.settings import BadInput, Stopped
 from fedlga.core.tensors import save_tensors
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.checkpoint import Origin, load_checkpoint, save_checkpoint
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import find_versions, is_finished, summarise_run
+from fedlga.experiments.prediction import INPUTS, describe_inputs
 from fedlga.experiments.records import EXPERIMENT, PARTITION, ROUNDS, SUMMARY, Run, read_lines, read_run
+from fedlga.experiments.tracking import Track, Tracking, make_trackers
 
 if TYPE_CHECKING:
     from fedlga.backends.flower.ray import MessageGrid
@@ -51,11 +55,13 @@ MAY_CHANGE = (
     "target",
     "stop_at_target",
     "audit",
+    "record",
     "backend",
     "workers",
     "memory_limit",
     "grace",
     "patience",
+    "bind_devices",
 )  # when a run is resumed
 
 
@@ -66,22 +72,46 @@ def run(
     task: Task | None = None,
     resume: bool = False,
     data_dir: str | Path | None = None,
+    track: Track | None = None,
 ) -> Run:
     """Run an experiment to its end into the folder `out`; without one, into a new folder in runs/.
 
-    `task` is what is learned, if it is not in the experiment. `resume` continues the run that is in `out`.
+    `task` is what is learned, if it is not in the experiment. `resume` continues the run that is in `out`. `track`
+    names trackers that follow it: 'tensorboard', 'csv, wandb project=mine', or your own.
     """
     from fedlga.experiments.simulation import bind_task
 
     if resume and out is None:
         raise BadInput("resume: got it without a folder; it takes the folder of a run")
     e = bind_task(experiment, task)
-    if resume and out is not None:
-        e = load_for_resume(Path(out), _find_changes(experiment, Path(out)))
     folder = new_folder("runs", f"{e.method}-{e.subject}-seed{e.seed}") if out is None else Path(out)
-    for _ in run_and_record(e, folder, resume=resume, task=task, data_dir=data_dir):
+    for _ in record_rounds(experiment, folder, resume=resume, task=task, data_dir=data_dir, track=track):
         pass
     return read_run(folder)
+
+
+def record_rounds(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    resume: bool = False,
+    task: Task | None = None,
+    data_dir: str | Path | None = None,
+    track: Track | None = None,
+) -> Generator[Record]:
+    """Run an experiment round by round into a folder, or go on with the run that is there."""
+    from fedlga.experiments.simulation import bind_task
+
+    e = bind_task(experiment, task)
+    if resume:
+        e = load_for_resume(folder, _find_changes(experiment, folder))
+    tracking = Tracking(make_trackers(track), warn) if track else None
+    yield from run_and_record(e, folder, resume=resume, task=task, data_dir=data_dir, tracking=tracking)
+
+
+def warn(text: str) -> None:
+    """Warn a caller in Python."""
+    warnings.warn(text, stacklevel=3)
 
 
 def _find_changes(experiment: Experiment, folder: Path) -> dict[str, Any]:
@@ -116,6 +146,7 @@ def run_and_record(
     progress: Progress | None = None,
     grid: MessageGrid | None = None,
     simulation: AbstractContextManager[Simulation] | None = None,
+    tracking: Tracking | None = None,
 ) -> Generator[Record]:
     """Run an experiment round by round and write every round into `folder`.
 
@@ -144,6 +175,9 @@ def run_and_record(
             state, records, words = _resume(folder, e, opened, origin)
         else:
             state, records = opened.start, list[Record]()
+        if tracking is not None:  # before anything is written: it may refuse
+            tracking.start(e, folder, state.round)
+        if not resume:
             _create(folder, e, opened)
         # Real devices keep the memory of their last two rounds, so at most one may have to be repeated.
         between = 0.0 if grid is not None or simulation is not None else CHECKPOINT_SECONDS
@@ -164,6 +198,8 @@ def run_and_record(
                                 sync(folder / ROUNDS)  # a checkpoint never goes beyond the records on the disk
                                 save_checkpoint(folder, state, opened.federation.backend, origin)
                                 saved = time.monotonic()
+                        if tracking is not None:
+                            tracking.log(record)
                         yield record
                         if is_finished(e, records):
                             break
@@ -174,21 +210,22 @@ def run_and_record(
             with suppress(Exception):
                 _close(folder, e, state, records, opened, origin)
             raise
-        _close(folder, e, state, records, opened, origin)
+        else:
+            _close(folder, e, state, records, opened, origin)
+        finally:
+            if tracking is not None:
+                tracking.end(summarise_run(e, records))
 
 
 def check_free(folder: Path) -> None:
-    """Raise BadInput unless a new run can have this folder. Nothing is created."""
+    """Raise BadInput unless a new run can have this folder, and it can be written. Nothing is created."""
     try:
         if folder.exists() and not folder.is_dir():
             raise BadInput(f"--out: {str(folder)!r} is a file; it takes a folder")
         for ours in (EXPERIMENT, ROUNDS, "comparison.toml", "tuning.toml"):
             if (folder / ours).exists():
                 raise BadInput(f"--out: {str(folder)!r} already holds another run; take another folder, or --resume it")
-        existing = next(p for p in (folder, *folder.resolve().parents) if p.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            reason = "Permission denied" if existing.is_dir() else "Not a directory"
-            raise BadInput(f"--out: cannot write to {str(existing)!r} ({reason})")
+        try_writing(folder)
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
 
@@ -208,7 +245,18 @@ def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
         )
     if e.lr_schedule == "cosine" and changes.get("rounds", e.rounds) != e.rounds:
         raise BadInput("--resume: rounds cannot change with lr_schedule 'cosine', which depends on them")
+    done = len(read_lines(folder))
+    if "rounds" in changes and changes["rounds"] < done:
+        raise BadInput(f"--resume: got rounds {changes['rounds']}, and {done} are done; it takes {done} or more")
+    try:
+        try_writing(folder)
+    except OSError as error:
+        raise BadInput(f"--resume: cannot write to {str(folder)!r} ({error.strerror})") from error
     return e.changed(changes)
+
+
+class _Taken(BadInput):
+    """Another process works in the folder."""
 
 
 @contextmanager
@@ -228,7 +276,7 @@ def _lock(folder: Path, *, new: bool) -> Generator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BadInput(f"--out: another process is at work in {str(folder)!r}") from error
+            raise _Taken(f"--out: another process is at work in {str(folder)!r}") from error
         except OSError:
             pass  # a file system without locks, such as some network file systems
         if new:
@@ -236,6 +284,16 @@ def _lock(folder: Path, *, new: bool) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Generator[bool]:
+    """Keep other processes from working in a run's folder; yield False if one does already."""
+    try:
+        with _lock(folder, new=False):
+            yield True
+    except _Taken:
+        yield False
 
 
 def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
@@ -247,6 +305,7 @@ def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
         if e.task is not None and Path(e.task).is_file():
             shutil.copyfile(e.task, folder / f"{TASK}.half")
             (folder / f"{TASK}.half").replace(folder / TASK)
+        write_atomically(folder / INPUTS, describe_inputs(e, split).as_text())
         write_atomically(folder / EXPERIMENT, e.to_toml())
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error

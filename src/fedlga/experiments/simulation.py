@@ -28,13 +28,14 @@ from fedlga.experiments.measures import is_finished
 from fedlga.learning.accelerator import choose_device
 from fedlga.learning.compiled_step import choose
 from fedlga.learning.datasets.cache import cache_folder, fetch_files, ignore_progress, load
-from fedlga.learning.evaluation import Evaluator, TestSet, join_scores
+from fedlga.learning.evaluation import Evaluator, TestSet, join_scores, make_device_evaluator
 from fedlga.learning.examples import Examples, TensorExamples
 from fedlga.learning.failures import TaskFailed
 from fedlga.learning.fingerprint import take_fingerprint
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.metrics import LOSS
 from fedlga.learning.named import named_task
+from fedlga.learning.objective import Objective
 from fedlga.learning.partitions.own import OwnPartition
 from fedlga.learning.problem import Problem, fit_task
 from fedlga.learning.reading import TaskData, read_task_data
@@ -45,6 +46,7 @@ from fedlga.learning.training import Devices, TrainingOptions, steps_in_epoch
 if TYPE_CHECKING:
     from fedlga.backends.flower.ray import MessageGrid
     from fedlga.core.types import Array
+    from fedlga.experiments.tracking import Track
     from fedlga.learning.datasets.sources import Progress
 
 
@@ -63,11 +65,30 @@ class Simulation:
     split: Split | None = None
 
 
-def rounds(experiment: Experiment, *, task: Task | None = None, data_dir: str | Path | None = None) -> Iterator[Record]:
-    """Run an experiment round by round, in memory: nothing is written.
+def rounds(
+    experiment: Experiment,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    task: Task | None = None,
+    data_dir: str | Path | None = None,
+    track: Track | None = None,
+) -> Iterator[Record]:
+    """Run an experiment round by round. With `out`, every round is in that run folder before it is yielded.
 
-    Between rounds, in the caller's loop, torch has the number of threads it had before.
+    Without `out` nothing is written. `track` names trackers that follow the run. `resume` continues the run that is in
+    `out`. A loop that is left early leaves a folder that can be continued: `fedlga.load(out).resume()`. Between rounds,
+    in the caller's loop, torch has the number of threads it had before.
     """
+    if resume and out is None:
+        raise BadInput("resume: got it without out; it takes the folder of a run")
+    if track and out is None:
+        raise BadInput("track: got it without out; it takes the folder of a run")
+    if out is not None:
+        from fedlga.experiments.run import record_rounds
+
+        yield from record_rounds(experiment, Path(out), resume=resume, task=task, data_dir=data_dir, track=track)
+        return
     records: list[Record] = []
     with simulate(experiment, task=task, data_dir=data_dir) as simulation:
         for _, record in run_rounds(simulation.federation, simulation.start, simulation.experiment.rounds):
@@ -143,7 +164,13 @@ def simulate(
         closing.callback(backend.close)
         held = None if split.held is None else torch.from_numpy(split.held)
         evaluator = Evaluator(problem.metrics, split.test, fleet.always_slow(), held=held, ranges=split.ranges)
+        if e.backend == "flower" and e.evaluate_on == "devices":
+            slow = fleet.always_slow() or backend.slow
+            evaluator = make_device_evaluator(problem.metrics, e.target_metric, e.devices, slow)
         federation = make_federation(e, fleet, backend, evaluator, [len(part) for part in split.parts])
+        if e.record == "gradient":
+            objective = Objective.of(devices, by_examples=e.averaging == "examples")
+            federation = dataclasses.replace(federation, measure_objective=objective.measure)
         yield Simulation(e, federation, start, problem.model, devices, split)
 
 
@@ -344,12 +371,13 @@ def split_data(e: Experiment, data: TaskData, problem: Problem) -> Split:
     """Return who holds what, and what is tested."""
     given = {"given": data.task.partition, "table": data.table} if e.partition == OWN else {}
     partition = create("partition", e.partition, e.settings("partition"), **given)
-    own_tests = e.batch_norm == "device"
+    own_tests = e.batch_norm == "device" or e.evaluate_on == "devices"
     split = split_examples(data, partition, e.devices, e.seed, problem.classes, own_tests=own_tests)
     if own_tests and split.ranges is None:
+        field = "batch_norm" if e.batch_norm == "device" else "evaluate_on"
         raise BadInput(
-            "batch_norm: got 'device', and the test data belongs to no device; it takes a task whose data() returns "
-            "no test set, or one a device"
+            f"{field}: got {getattr(e, field)!r}, and the test data belongs to no device; it takes a "
+            "task whose data() returns no test set, or one a device"
         )
     return split
 

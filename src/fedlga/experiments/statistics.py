@@ -45,6 +45,21 @@ class Estimate:
         return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {format_half(self.half, form)}")
 
 
+def find_leaders(estimates: Mapping[str, Estimate], *, lower: bool) -> list[str]:
+    """Return who may be the best, in order: the best mean, and all whose 95 % intervals overlap its interval.
+
+    One name alone is ahead of all others. Empty, if there is a mean without an interval (of fewer than three seeds):
+    then nothing can be said.
+    """
+    known = {name: (e.mean, e.half) for name, e in estimates.items() if e.mean is not None}
+    bounds = {name: (mean - half, mean + half) for name, (mean, half) in known.items() if half is not None}
+    if not known or len(bounds) < len(known):
+        return []
+    ranked = sorted(known, key=lambda name: known[name][0] if lower else -known[name][0])
+    low, high = bounds[ranked[0]]
+    return [name for name in ranked if bounds[name][0] <= high and bounds[name][1] >= low]
+
+
 def format_half(half: float, form: str) -> str:
     """Return half of an interval as text, in the form of its mean; two digits if the form has no fixed places."""
     return f"{half:.2g}" if form.endswith("g") else f"{half:{form}}"

@@ -222,21 +222,25 @@ class Evaluator:
     def __init__(
         self,
         metrics: Sequence[NamedMetric],
-        examples: Examples,
+        examples: Examples | Sequence[int],
         slow: Sequence[int],
         *,
         held: torch.Tensor | None = None,
         ranges: Ranges | None = None,
     ) -> None:
         """`held[i, c]` is how many examples of class c device i trains on; None: there are no classes, or real
-        devices do not tell. `slow` are the devices that are always slow.
+        devices do not tell. `slow` are the devices that are always slow; of real devices, those that are now. With
+        scores of devices in place of examples, `examples` are the devices.
         """
-        self._metrics, self._count, self._slow, self._ranges = list(metrics), len(examples), list(slow), ranges
-        self._classes = _ClassShares(examples.targets(), held, self._slow) if held is not None and not ranges else None
+        self._metrics, self._count, self._slow, self._ranges = list(metrics), len(examples), slow, ranges
+        self._classes = None
+        if held is not None and not ranges and isinstance(examples, Examples):
+            self._classes = _ClassShares(examples.targets(), held, self._slow)
         self._examples = examples
 
     @cached_property
     def _targets(self) -> Tree:
+        assert isinstance(self._examples, Examples)
         return self._examples.targets()
 
     @property
@@ -272,7 +276,7 @@ class Evaluator:
             both = torch.cat([each[start:end] for start, end in ranges]).sum(0)
             total, weight = float(both[0]), float(both[1])
             return metric.finish(total / weight) if weight else None
-        if metric.whole is None:
+        if metric.whole is None or scores.outputs is None:
             return None
         rows = torch.cat([torch.arange(start, end, device=CPU) for start, end in ranges])
         known = self._targets if scores.targets is None else scores.targets
@@ -295,7 +299,7 @@ class Evaluator:
         self, metric: NamedMetric, each: torch.Tensor | None, scores: Scores
     ) -> tuple[float | None, float | None]:
         """Return a metric for the slow devices together, and for the device that has the worst."""
-        if self._ranges is not None and (each is not None or metric.whole is not None):
+        if self._ranges is not None and (each is not None or scores.outputs is not None):
             slow = self._try(metric, each, scores, [self._ranges[device] for device in self._slow])
             own = (self._try(metric, each, scores, [device]) for device in self._ranges)
             known = [value for value in own if value is not None]
@@ -305,6 +309,16 @@ class Evaluator:
         if self._classes is None or each is None:
             return None, None
         return self._classes.measure(metric, each)
+
+
+def make_device_evaluator(metrics: Sequence[NamedMetric], target: str, devices: int, slow: Sequence[int]) -> Evaluator:
+    """Return what makes metrics of scores in which each device stands for an example."""
+    if any(metric.name == target and not has_each(metric) for metric in metrics):
+        raise BadInput(
+            f"evaluate_on: got 'devices', and {target!r} needs all outputs at once, which do not leave a device; "
+            "it takes a metric with a value for each example"
+        )
+    return Evaluator(metrics, range(devices), slow, ranges=[(device, device + 1) for device in range(devices)])
 
 
 class _ClassShares:

@@ -116,14 +116,20 @@ def _hold_out_of_each(
     kept: list[Array] = []
     tested: list[Array] = []
     for device, part in enumerate(parts):
-        order = generator(seed, Stream.HOLD_OUT, device).permutation(part)
-        count = max(1, len(part) // HELD_OUT) if len(part) > 1 else 0
-        tested.append(np.sort(order[:count]))
-        kept.append(np.sort(order[count:]))
+        own_test, own_train = hold_out(seed, device, part)
+        tested.append(own_test)
+        kept.append(own_train)
     rows = np.concatenate(tested)
     if len(rows) == 0:
         raise BadInput("data(): every device has one example, so none is left for a test; it takes train and test")
     return Split(train, kept, train.take(rows), _ranges(tested), labels, classes, rows)
+
+
+def hold_out(seed: int, device: int, part: Array) -> tuple[Array, Array]:
+    """Return which rows of its own a device tests on, and which it trains on: all, if it has one."""
+    order = generator(seed, Stream.HOLD_OUT, device).permutation(part)
+    count = max(1, len(part) // HELD_OUT) if len(part) > 1 else 0
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def _ranges(parts: Sequence[Array]) -> Ranges:

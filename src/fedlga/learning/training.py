@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedlga.core.completion.digest import measure_length
+from fedlga.core.completion.private import scale_own
 from fedlga.core.method import Method
 from fedlga.core.process import seed_generators
 from fedlga.core.randomness import Stream, generator, torch_seed
@@ -89,9 +91,14 @@ class Devices:
                 self._take_own(assignment, full)
             truth = full.delta
         uploads, remembered = self._finish(assignment, result, memory)
+        delta, scaled, length = result.delta, 1.0, None
+        if assignment.exponent is not None:
+            length = measure_length(delta)
+            scaled = scale_own(assignment, result.steps, length)
+            delta = delta if scaled == 1 else delta * scaled
         update = Update(
             device=assignment.device,
-            delta=result.delta,
+            delta=delta,
             examples=len(self.parts[assignment.device]),
             steps=result.steps,
             steps_asked=assignment.steps_asked,
@@ -101,6 +108,8 @@ class Devices:
             momentum=assignment.momentum,
             buffers=None if own else result.buffers,
             truth=truth,
+            scaled=scaled,
+            length=length,
         )
         return update, {**remembered, **own}
 

@@ -134,6 +134,6 @@ def test_a_command_that_is_terminated_ends_what_it_started(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=600)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert errors.splitlines()[-1] == "stopped"
     assert not is_alive(int((tmp_path / "client").read_text()))

@@ -6,7 +6,6 @@ protects the method's memory as well as the weights.
 
 from __future__ import annotations
 
-import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from fedlga.core.guard import true_length
 from fedlga.core.method import WeightedVector
 from fedlga.core.settings import BadInput, setting
 
@@ -38,6 +38,12 @@ class AggregationRule(ABC):
     )
     most_refused: float = setting(
         1.0, "the run stops if more than this share of a round's updates was left out as wrong", least=0, most=1
+    )
+    quarantine: int = setting(
+        10, "rounds for which a device rests whose updates were refused again and again; 0: none rests", least=0
+    )
+    quarantine_after: int = setting(
+        3, "refused updates after which a device rests; one that counts makes up for one", least=1
     )
 
     streams: ClassVar[bool] = False  # the sum can be built one vector at a time, as updates arrive
@@ -73,17 +79,10 @@ def bound_lengths(vectors: Sequence[WeightedVector], bound: float) -> tuple[list
     Lengths are those with which the vectors enter the sum: a completed update counts as long as it was made. A vector
     that is not finite counts as zero.
     """
-    lengths = [abs(v.coefficient / v.weight) * _length(v.vector) for v in vectors]
+    lengths = [abs(v.coefficient / v.weight) * true_length(v.vector) for v in vectors]
     limit = bound * statistics.median(lengths)
     factors = [1.0 if length <= limit else limit / length for length in lengths]
     return [_shorten(v, factor) for v, factor in zip(vectors, factors, strict=True)], factors
-
-
-def _length(vector: Vector) -> float:
-    """Return |vector| in double precision, so that the squares of the largest float32 numbers are finite."""
-    exact = vector.double()
-    square = float(torch.dot(exact, exact))
-    return math.sqrt(square) if math.isfinite(square) else math.inf
 
 
 def _shorten(v: WeightedVector, factor: float) -> WeightedVector:
