@@ -566,7 +566,8 @@ def report_page() -> Reader:
 @reader
 def report_parts() -> Reader:
     """The parts of the report that read partition.json and summary.json themselves."""
-    from fedlga.report.page import _partition, _versions, collect_runs
+    from fedlga.report.devices import show_partition
+    from fedlga.report.page import _versions, collect_runs
 
     source = run_folder("rounds")
 
@@ -578,7 +579,7 @@ def report_parts() -> Reader:
         groups = collect_runs([copy_with(source, *file, folder)])
         _versions(groups)
         if file[0] == "partition.json":
-            _partition(groups[0])
+            show_partition(groups[0])
 
     corners = [
         ("partition.json", f'{{"counts": {value}}}')

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import inspect
+import json
 import math
 import re
 import sys
@@ -40,17 +42,22 @@ from fedlga.experiments.measures import list_measures
 from fedlga.experiments.statistics import Estimate
 from fedlga.paper.printed import find_printed
 from fedlga.report.style import METHOD_NAMES
+from fedlga.theory.theorems import Constants, Setting, find_bound
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-PAGES = ("*.md", "docs/*.md", "results/README.md", "examples/*/*.md")
+PAGES = ("*.md", "docs/*.md", "docs/methods/*.md", "results/README.md", "examples/*/*.md")
 PLUS_MINUS = "± is half of the 95 % interval of the mean over the seeds (Student's t)"
 
 # Tables that hold digits but no measured numbers: their pages and header rows.
 UNMEASURED = {
     ("docs/concepts.md", "| `fleet` | who is slow | settings |"),
     ("docs/flower.md", "| event | what happens | tested with |"),
+    ("docs/flower.md", "| key | meaning | default |"),
+    ("docs/reliability.md", "| what the node does | what happens | lost | test |"),
     ("docs/symbols.md", "| here | FedLGA | FedAvg | FedProx | FedNova | Scaffold | FedDyn |"),
+    ("docs/symbols.md", "| here | FedLGA |"),
+    ("docs/theory.md", "| where | the statement | the derivation |"),
     ("results/README.md", "| folder | command |"),
 }
 TRANSCRIPTS = ("docs/tutorial.md", "docs/fleet-tutorial.md")  # their code blocks show what commands print
@@ -281,6 +288,49 @@ def tuned(regime: str) -> list[Row]:
     return [{title: cell for title, cell in row.items() if any(r[title] for r in rows)} for row in rows]
 
 
+SHORT_REGIMES = {  # what a regime is, in a few words
+    "fleet": "`fleet`: the same devices are always slow and hold four classes alone",
+    "scaffold": "`fleet`: the same devices are always slow and hold four classes alone",
+    "feddyn": "`fleet`: the same devices are always slow and hold four classes alone",
+    "cifar-10": "`fleet` on CIFAR-10",
+    "digits": "`fleet` on digits",
+    "epochs": "`fleet`, a unit is a pass over the data",
+    "ratio-20": "`fleet`, slow devices do 1 of 20 batches",
+    "random": "other devices are slow in every round",
+    "same-classes": "always the same slow devices, no class is theirs alone",
+    "dirichlet": "log-normal speeds, Dirichlet partition",
+    "iid": "always the same slow devices, every device holds all classes",
+}
+
+
+@table
+def method_tuned(method: str) -> list[Row]:
+    """One method in every regime in which it was tuned, by policy; with plain server steps."""
+    wanted = ("fedavg", "complete") if method == "fedlga" else (method, "")
+    rows: list[Row] = []
+    for regime, arms in tuned_regimes():
+        if arms[0].settings.get("server_optimizer"):
+            continue
+        for arm in arms:
+            other_law = arm.scale not in ("", "feedback")
+            if arm.settings.get("server_optimizer") or other_law or arm.method != wanted[0]:
+                continue
+            if wanted[1] not in ("", arm.policy):
+                continue
+            settings = {n.rpartition(".")[2]: v for n, v in arm.settings.items()}
+            rows.append(
+                {
+                    "fleet and data": SHORT_REGIMES[regime["regime"]],
+                    "policy": arm.policy,
+                    "chosen": ", ".join(f"{n} {settings[n]}" for n in ("lr", "mu") if n in settings),
+                    "accuracy": arm.estimate(ACCURACY, ".1%"),
+                    "slow devices' data": arm.estimate(SLOW, ".1%"),
+                    "simulated seconds to the target": arm.estimate(TIME, ".0f"),
+                }
+            )
+    return rows
+
+
 @table
 def tuned_leads() -> list[Row]:
     """Completing's lead over each rival by regime, in points: overall, and on the slow devices' data."""
@@ -398,6 +448,146 @@ def sensitivity() -> list[Row]:
         row = rows.setdefault(settings["lr"], {"eta_l": settings["lr"]})
         row[f"{name}, `{arm.policy}`"] = " / ".join(cells)
     return list(rows.values())
+
+
+# Which policy, method and deadline: the measurements behind docs/choosing.md
+
+
+def find_arm(regime: str, method: str, policy: str, optimizer: str = "", study: str = "tuned") -> TunedArm:
+    """Return the one arm of a study that is meant; of completing, the present law; of schedules, plain rounds."""
+    found = [
+        arm
+        for arm in read_tuned(regime, study)
+        if (arm.method, arm.policy, arm.settings.get("server_optimizer", "")) == (method, policy, optimizer)
+        and arm.scale in ("", "feedback")
+        and "schedule" not in arm.settings
+    ]
+    if len(found) != 1:
+        raise BadTable(f"results/{study}/{regime}: {len(found)} arms of {method} {policy} {optimizer}, not one")
+    return found[0]
+
+
+def show_schedule(regime: str, answer: str, title: str) -> str:
+    """Return a number of FedAvg with an answer to slow devices, from the study of schedules."""
+    return next(row[title] for row in schedules(regime, "fedavg") if row["answer"] == answer)
+
+
+@table
+def decisions() -> list[Row]:
+    """What to take in which case, what it costs, and the measurement behind it."""
+
+    def of(regime: str, policy: str, method: str = "fedavg", optimizer: str = "", measure: str = ACCURACY) -> str:
+        return find_arm(regime, method, policy, optimizer).estimate(measure, ".0f" if measure == TIME else ".1%")
+
+    low = next(row for row in sensitivity() if row["eta_l"] == "0.003")
+    paper = {row["policy"]: row["rounds to the target"] for row in rounds("policies")}
+    return [
+        {
+            "your case": "you can tune the local rate and a server optimiser on your fleet",
+            "take": "`keep` with `server_optimizer=adam`",
+            "what it costs": "a search over two rates",
+            "measured": f"{of('fleet', 'keep', optimizer='adam')}; FedAvg at its best rate: "
+            f"`keep` {of('fleet', 'keep')}, `complete` {of('fleet', 'complete')}",
+        },
+        {
+            "your case": "you cannot tune, and take a cautious rate",
+            "take": "`complete` with `server_optimizer=adam`",
+            "what it costs": "above the best rate, completing becomes unstable first with plain averaging",
+            "measured": f"at a rate of 0.003: FedAdam `complete` {low['FedAdam, `complete`']}, `keep` "
+            f"{low['FedAdam, `keep`']} (all data / slow devices' data)",
+        },
+        {
+            "your case": "plain averaging at a tuned rate",
+            "take": "`complete` or `keep`",
+            "what it costs": "nothing: they are level",
+            "measured": f"`complete` {of('fleet', 'complete')}, `keep` {of('fleet', 'keep')}",
+        },
+        {
+            "your case": "a unit of work is a pass over the data",
+            "take": "`keep`",
+            "what it costs": "",
+            "measured": f"`keep` {of('epochs', 'keep')}, `complete` {of('epochs', 'complete')}",
+        },
+        {
+            "your case": "slow devices hold data that the others do not",
+            "take": "`keep` or `complete`, never `drop`",
+            "what it costs": "more traffic than FedBuff",
+            "measured": f"`drop` {of('fleet', 'drop')}, on the slow devices' data "
+            f"{of('fleet', 'drop', measure=SLOW)}; `keep` {of('fleet', 'keep')}",
+        },
+        {
+            "your case": "speeds have nothing to do with the data",
+            "take": "`schedule=buffered` (FedBuff)",
+            "what it costs": "no Scaffold, no FedDyn, no secure aggregation",
+            "measured": f"seconds to the target {show_schedule('lognormal', 'buffered', 'seconds to the target')}, "
+            f"rounds with `complete` {show_schedule('lognormal', 'complete', 'seconds to the target')}",
+        },
+        {
+            "your case": "bytes are what you pay for",
+            "take": "`schedule=buffered`, or more local work a round",
+            "what it costs": "a lower end where slow devices hold data of their own",
+            "measured": f"megabytes to the target {show_schedule('fleet', 'buffered', 'megabytes to it')}, rounds with "
+            f"`complete` {show_schedule('fleet', 'complete', 'megabytes to it')}; accuracy "
+            f"{show_schedule('fleet', 'buffered', 'accuracy')} and {show_schedule('fleet', 'complete', 'accuracy')}",
+        },
+        {
+            "your case": "other devices are slow in every round, at random, and the rate is low",
+            "take": "`complete` or `drop`",
+            "what it costs": "",
+            "measured": f"rounds to the target: `complete` {paper['complete']}, `drop` {paper['drop']}, `keep` "
+            f"{paper['keep']}, `wait` {paper['wait']}",
+        },
+        {
+            "your case": "time does not count, or devices are nearly equal",
+            "take": "`wait`",
+            "what it costs": "the slowest device sets the pace",
+            "measured": f"in the same simulated time: `wait` {of('fleet', 'wait')}, `keep` {of('fleet', 'keep')}",
+        },
+    ]
+
+
+@table
+def methods() -> list[Row]:
+    """The six methods in the preset `fleet`, each with its best policy and rate."""
+    cases = {
+        "FedAvg": ("fleet", "fedavg", "keep", ""),
+        "FedLGA": ("fleet", "fedavg", "complete", ""),
+        "FedProx": ("fleet", "fedprox", "keep", ""),
+        "FedNova": ("fleet", "fednova", "keep", ""),
+        "Scaffold": ("scaffold", "scaffold", "complete", ""),
+        "FedDyn": ("feddyn", "feddyn", "keep", ""),
+        "FedAdam": ("fleet", "fedavg", "keep", "adam"),
+    }
+    rows: list[Row] = []
+    for name, case in cases.items():
+        arm = find_arm(*case)
+        rows.append(
+            {
+                "method": name,
+                "policy": arm.policy,
+                "accuracy": arm.estimate(ACCURACY, ".1%"),
+                "slow devices' data": arm.estimate(SLOW, ".1%"),
+                "simulated seconds to 75 %": arm.estimate(TIME, ".0f"),
+            }
+        )
+    return rows
+
+
+@table
+def deadlines(fleet: str) -> list[Row]:
+    """Accuracy by deadline and policy after the same simulated time: results/deadlines/FLEET/runs.csv."""
+    rows: dict[str, Row] = {}
+    for arm in read_arms(f"deadlines/{fleet}"):
+        settings = dict(word.split("=") for word in arm.settings.split())
+        row = rows.setdefault(settings["deadline"], {"deadline, seconds": settings["deadline"]})
+        row[f"`{arm.policy}`"] = show_measure(arm.runs, ACCURACY)  # who is slow depends on the deadline
+        if arm.policy == "complete":
+            rows[settings["deadline"]] |= {
+                "seconds to the target, `complete`": show_measure(arm.runs, TIME),
+                "megabytes to it, `complete`": show_measure(arm.runs, "megabytes_to_target"),
+            }
+    last = ("seconds to the target, `complete`", "megabytes to it, `complete`")
+    return [{k: v for k, v in row.items() if k not in last} | {k: row[k] for k in last} for row in rows.values()]
 
 
 # Rates in the paper's setting: results/rates/rates.csv, made by benchmarks/rates.py
@@ -607,15 +797,18 @@ def paper_runtime(setting: str) -> list[Row]:
 
 
 @table
-def paper_sweep(item: str, setting: str) -> list[Row]:
-    """Rounds to the target, a row a method and a column a value; the paper's numbers if it has one for each value."""
+def paper_sweep(item: str, setting: str, only: str = "") -> list[Row]:
+    """Rounds to the target, a row a method and a column a value; the paper's numbers if it has one for each value.
+
+    `only` lists the methods that are shown.
+    """
     if item not in BASE_VALUES:
         raise BadTable(f"item={item}: takes one of {', '.join(BASE_VALUES)}")
     records = read_item(item, setting)
     points = {p: _point_value(item, p) for p in distinct(r["point"] for r in records)}
     axis = {"tau-max": "tau_max / E", "epochs": "E", "devices": "N", "cohort": "K"}.get(item, item)
     rows: list[Row] = []
-    for method in distinct(r["method"] for r in records):
+    for method in distinct(r["method"] for r in records if not only or r["method"] in only.split(",")):
         printed = {f"{axis} = {v:g}": find_printed(item, setting, method, v) for v in points.values()}
         if "-" not in printed.values():
             rows.append({"method": f"{METHOD_NAMES[method]}, {_the_paper(setting)}", **printed})
@@ -654,6 +847,87 @@ def paper_time() -> list[Row]:
                     "accuracy at the end": show_measure(runs, "last_accuracy"),
                 }
             )
+    return rows
+
+
+# The paper's convergence analysis: results/theory
+
+
+@table
+def convergence_rates() -> list[Row]:
+    """The paper's own table of convergence rates, as it prints them."""
+    return [
+        {
+            "method": r["method"],
+            "paper": r["paper"],
+            "data": r["data"],
+            "losses": r["losses"],
+            "some devices a round": r["partial"],
+            "stragglers": r["stragglers"],
+            "also assumed": r["other assumptions"],
+            "rate": f"O({r['rate']})",
+        }
+        for r in read_csv("theory/convergence-rates.csv")
+    ]
+
+
+@table
+def theory_slopes(problem: str, participation: str) -> list[Row]:
+    """Slopes of the smallest squared gradient on logarithmic axes, and those of the corollary's rate."""
+    names = {"T": "rounds T", "N": "devices N", "K": "devices a round K", "E": "local steps E", "rho": "1 + rho"}
+    records = [
+        r
+        for r in read_csv("theory/slopes.csv")
+        if (r["problem"].split()[0], r["participation"]) == (problem, participation)
+    ]
+    return [
+        {
+            "over": names[r["sweep"]],
+            "unfinished work": r["arm"],
+            "measured slope": f"{known(r, 'slope'):+.2f} ({known(r, 'low'):+.2f} to {known(r, 'high'):+.2f})",
+            "the corollary's": f"{known(r, 'predicted'):+.2f}",
+            "bound over measured": digits(known(r, "bound_over_measured")),
+        }
+        for r in records
+    ]
+
+
+@table
+def theory_experiments() -> list[Row]:
+    """What the theorems say of presets, and what a run of each did."""
+    rows: list[Row] = []
+    for file in sorted((RESULTS / "theory").glob("*.json")):
+        a = json.loads(file.read_text(encoding="utf-8"))
+        e, s = a["estimates"], a["setting"]
+        rows.append(
+            {
+                "preset": f"`{file.stem}`",
+                "L": digits(e["curvature"]["value"]),
+                "sigma_l": digits(e["local_variance"]["value"] ** 0.5),
+                "sigma_g": digits(e["global_variance"]["value"] ** 0.5),
+                "eta_l": f"{s['eta_l']:g}",
+                "largest allowed": f"{a['largest']['eta_l']:.2g}",
+                "the corollary's": f"{a['corollary']['eta_l']:.2g}, eta_g {digits(a['corollary']['eta_g'])}",
+                "squared gradient at the start": digits(e["squared_gradient"]["value"]),
+                "bound": digits(a["bounds"]["these"]["total"]) if a["applies"] else "none",
+                "best bound": f"{digits(a['bounds']['best']['total'])} at {a['best']['eta_l']:.2g}",
+                "the run's smallest": digits(a["run"]["smallest"]),
+            }
+        )
+    return rows
+
+
+@table
+def theory_readings() -> list[Row]:
+    """The bound of Theorem 2 for the preset `paper`, as derived and as printed, part by part."""
+    a = json.loads((RESULTS / "theory" / "paper.json").read_text(encoding="utf-8"))
+    setting, constants = Setting(**a["setting"]), Constants(**a["constants"])
+    rows: list[Row] = []
+    for theorem, s in ((1, dataclasses.replace(setting, K=None)), (2, setting)):
+        for reading in ("derived", "printed"):
+            bound = find_bound(s, constants, reading)
+            parts = {name: digits(getattr(bound, name)) for name in ("start", "noise", "drift", "completion", "total")}
+            rows.append({"theorem": str(theorem), "constants": reading, **parts})
     return rows
 
 
@@ -829,6 +1103,25 @@ def nodes() -> list[Row]:
 
 
 @table
+def scale() -> list[Row]:
+    """What waiting nodes cost a SuperLink: requests that are signed as theirs, and real ones."""
+    return [
+        {
+            "what": r["kind"] if r["kind"] != "real" else f"{r['nodes']} real nodes that wait",
+            "way": r["way"],
+            "key": r["key"],
+            "of a core, a request": ""
+            if (cost := number(r, "milliseconds_a_request")) is None
+            else f"{digits(cost)} ms",
+            "of a core, a node and second": ""
+            if (share := number(r, "milliseconds_a_node_and_second")) is None
+            else f"{digits(share)} ms",
+        }
+        for r in read_csv("scale/scale.csv")
+    ]
+
+
+@table
 def honest() -> list[Row]:
     """The longest honest updates, as multiples of what was usual when they came."""
     return [
@@ -863,6 +1156,38 @@ def attacks() -> list[Row]:
         for attack in distinct(r["attack"] for r in records)
         for method in distinct(r["method"] for r in records)
     ]
+
+
+@table
+def pool() -> list[Row]:
+    """What a second core gains with each schedule."""
+    return [
+        {
+            "work of a device": r["work"],
+            "schedule": r["schedule"],
+            "serial, ms a deadline": r["serial_ms"],
+            "pool": r["pool_ms"],
+            "times as fast": f"{known(r, 'gain'):.2f} ({r['least']} to {r['most']})",
+        }
+        for r in read_csv("schedules/pool.csv")
+    ]
+
+
+@table
+def private() -> list[Row]:
+    """Private completing beside the open one and `keep`: accuracy, and on the slow devices' data."""
+    records = read_csv("private/private.csv")
+    return [
+        {"setting": setting}
+        | {arm: _show_private(records, setting, arm) for arm in distinct(r["arm"] for r in records)}
+        for setting in distinct(r["setting"] for r in records)
+    ]
+
+
+def _show_private(records: Sequence[Record], setting: str, arm: str) -> str:
+    runs = [r for r in records if (r["setting"], r["arm"]) == (setting, arm)]
+    measures = [m for m in ("accuracy", "accuracy_slow") if runs and runs[0][m]]
+    return " / ".join(show([known(r, measure) for r in runs], ".1%") for measure in measures)
 
 
 # Pages

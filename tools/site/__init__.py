@@ -1,0 +1,1 @@
+"""What turns docs/ into the site: hooks of MkDocs and a formatter of equations. mkdocs.yml names them."""
