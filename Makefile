@@ -1,15 +1,17 @@
 # make run      sets up everything and trains a joint model with FedLGA on unequal devices
 # make test     sets up everything and runs the tests
 # make test-quick     the tests that take little time: for the inner loop
-# make check    lint, formatting, layers, types and tests
+# make check    lint, formatting, layers, types, documentation and tests
+# make docs     builds the documentation site in build/site: open build/site/index.html, no server and no network needed
 # make tables   writes the tables of README.md and docs/ from the data in results/
+# make package  builds wheel and sdist, installs them in a new environment and runs them there
 # make bench    seconds a round, ours and other simulators': takes an hour and needs the machine to itself
 # make test-long      tests that take minutes, such as all six methods on a SuperLink; others show the same in less
 # make test-sources   fetches the real datasets from every source it can reach and compares them
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser run test test-quick check lint layers types tables bench test-sources test-long clean
+.PHONY: setup browser nginx run test test-quick check lint layers types docs tables package bench test-sources test-long clean
 
 setup: .venv/ready
 
@@ -26,7 +28,11 @@ run: setup
 browser:
 	@command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends --yes chromium chromium-driver; } >/dev/null 2>&1 || echo "make browser: Chromium is not here and apt-get cannot install it: the tests that need it are skipped"
 
-test: setup browser
+# What stands between a SuperLink and its nodes is tested with the real program.
+nginx:
+	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || { apt-get update -qq && apt-get install -qq --no-install-recommends --yes nginx-light; } >/dev/null 2>&1 || echo "make nginx: nginx is not here and apt-get cannot install it: the tests that need it fail"
+
+test: setup browser nginx
 	$(BIN)/python -m pytest -n auto
 
 test-quick: setup
@@ -42,10 +48,17 @@ lint: setup
 types: setup
 	$(BIN)/pyright
 
-check: lint layers types test
+check: lint layers types docs test
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build  # no --quiet: strict would count no warning
+	@echo "written: build/site/index.html"
 
 tables: setup
 	$(BIN)/python tools/make_tables.py
+
+package: setup
+	$(BIN)/python tools/check_package.py
 
 bench: setup
 	$(BIN)/python benchmarks/simulators.py
@@ -62,4 +75,4 @@ test-long: setup
 	$(BIN)/python -m pytest -m long -n 0
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf build/site .venv .pytest_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlga.core.files import format_csv, write_atomically
-from fedlga.report.style import METHOD_COLOURS, METHOD_MARKERS
+from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, METHOD_MARKERS, METHOD_NAMES
 
 DEVICES = [50, 500, 5_000, 50_000, 100_000]
 COHORTS = [5, 10, 50, 100, 500]
@@ -160,7 +160,10 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, 3, figsize=(10, 5.5), sharey="row")  # what does not grow is flat
+    plt.rcParams["svg.hashsalt"] = "fedlga"  # so that the same figure is the same file
+    figure, axes = plt.subplots(
+        2, 3, figsize=(10, 5.8), sharey="row", layout="constrained"
+    )  # what does not grow is flat
     base = {"devices": BASE["devices"], "cohort": BASE["cohort"], "parameters": 318_010}
     plain = [row for row in rows if row["partition"] == "classes"]
     for column, name in enumerate(base):
@@ -171,15 +174,21 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
             colour, marker = METHOD_COLOURS[method], METHOD_MARKERS[method]
             for line, measure in enumerate(("seconds", "gigabytes")):
                 x, y = [r[name] for r in fitting], [r[measure] for r in fitting]
-                axes[line, column].loglog(x, y, color=colour, marker=marker, label=method)
+                style = {"color": colour, "marker": marker, "linestyle": METHOD_DASHES[method], "ms": 5, "mfc": "none"}
+                axes[line, column].loglog(x, y, label=METHOD_NAMES[method], **style)  # open: some coincide
         for line, title in enumerate(("seconds a round", "peak memory (GB)")):
             axes[line, column].set_xlabel({"devices": "devices N", "cohort": "cohort K"}.get(name, name))
             axes[line, column].set_ylabel(title)
             axes[line, column].grid(visible=True, which="major", alpha=0.3)
-    axes[0, 0].legend(frameon=False, fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=6, frameon=False, fontsize=8)
+    note = (
+        f"Fashion-MNIST, one unit of work = one batch; where they are not varied, N = {base['devices']}, "
+        f"K = {base['cohort']}, {base['parameters']:,} parameters. Both axes are logarithmic."
+    )
+    figure.supxlabel(note, x=0.01, ha="left", fontsize=8, color="#444444")
     for kind in ("png", "svg"):
-        figure.savefig(out / f"growth.{kind}", dpi=150)
+        figure.savefig(out / f"growth.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,16 @@ from fedlga.core.types import Record
 from fedlga.experiments.measures import describe_machine
 from fedlga.experiments.records import read_records
 from fedlga.experiments.tune import TuningPlan, held_out_plan
-from fedlga.report.figures import collect_curve, draw_with_interval, method_style, open_figure, policy_style
+from fedlga.report.figures import (
+    collect_curve,
+    describe_seeds,
+    draw_with_interval,
+    mark_target,
+    open_figure,
+    put_legend_outside,
+    use_percent,
+)
+from fedlga.report.style import method_style, policy_style
 
 OUT = Path(__file__).parents[1] / "results" / "tuned"
 TWO_SPEEDS = "speeds=[" + ",".join(["0.2", "1.0", "1.0", "0.2", "1.0"] * 10) + "]"  # 20 of 50 devices are slow
@@ -177,17 +186,21 @@ def draw_fleet(work: Path, out: Path) -> None:
         line = next((start for start in FIGURE_LINES if arm.label.startswith(start)), None)
         if line is not None:
             runs.setdefault(line, []).append(read_records(folder))
-    with open_figure([out / "fleet" / "fleet.png", out / "fleet" / "fleet.svg"], columns=2, width=7.2) as panels:
+    files = [out / "fleet" / "fleet.png", out / "fleet" / "fleet.svg"]
+    note = describe_seeds("Fashion-MNIST, every arm at its best rate", [len(each) for each in runs.values()])
+    with open_figure(files, columns=2, width=7.2, height=2.9, note=note) as panels:
         titles = {"accuracy": "test accuracy", "accuracy_slow": "on the slow devices' data"}
         for panel, (measure, title) in zip(panels[0], titles.items(), strict=True):
             for line, (name, style) in FIGURE_LINES.items():
                 seconds, values = collect_curve(runs[line], measure, "simulated_seconds")
-                draw_with_interval(panel, seconds, 100 * values, style, name)
-            panel.set_title(f"{title}, %", loc="left")
+                draw_with_interval(panel, seconds, values, style, name)
+            panel.set_title(title, loc="left")
             panel.set_xlabel("simulated seconds")
-            panel.set_ylim(0, 90)
-        panels[0][1].legend(loc="lower right", ncols=2, frameon=False)
-        panels[0][0].text(0.02, 0.03, "Fashion-MNIST, 8 seeds, shaded: 95 % interval", transform=panels[0][0].transAxes)
+            panel.set_ylim(0, 0.9)
+            use_percent(panel.yaxis)
+        target = REGIMES["fleet"].target
+        mark_target(panels[0][0], target, f"target {target:.0%}")
+        put_legend_outside(panels[0][0])
 
 
 def write_index(regimes: Mapping[str, Regime], work: Path, out: Path) -> None:
