@@ -21,14 +21,8 @@ from tuned import Regime, run_study
 from fedlga.core.types import Record
 from fedlga.experiments.records import read_records
 from fedlga.experiments.tune import TuningPlan, held_out_plan
-from fedlga.report.figures import (
-    collect_curve,
-    describe_seeds,
-    draw_with_interval,
-    open_figure,
-    put_legend_outside,
-    use_percent,
-)
+from fedlga.report.learning_curves import CurvePanel, draw_curves
+from fedlga.report.seed_curves import CURVES, read_curves, write_curves
 from fedlga.report.style import policy_style
 
 OUT = Path(__file__).parents[1] / "results" / "schedules"
@@ -90,39 +84,46 @@ REGIMES = {
     ),
 }
 
-LINES = {  # arms of FedAvg, by what they are: name and style
-    ("wait", "rounds"): ("wait", policy_style("wait")),
-    ("drop", "rounds"): ("drop", policy_style("drop")),
-    ("keep", "rounds"): ("keep", policy_style("keep")),
+LINES = {  # arms of FedAvg, by what they are: name and style. The first is the one that others are compared with.
     ("complete", "rounds"): ("complete", policy_style("complete")),
+    ("keep", "rounds"): ("keep", policy_style("keep")),
+    ("drop", "rounds"): ("drop", policy_style("drop")),
+    ("wait", "rounds"): ("wait", policy_style("wait")),
     ("wait", "over-selection"): ("over-selection", ("#7f7f7f", "-.")),
     ("wait", "buffered"): ("buffered", ("#984ea3", "-")),
     ("complete", "buffered"): ("buffered, complete", ("#984ea3", "--")),
 }
-AXES = {"simulated_seconds": "simulated seconds", "work_seconds": "device seconds", "megabytes": "megabytes sent"}
+AXES = ("simulated_seconds", "work_seconds", "megabytes")
 
 
-def draw(name: str, work: Path, out: Path) -> None:
-    """Draw accuracy over time, over what it cost the devices, and over traffic: FedAvg with every answer."""
+def collect(name: str, work: Path, out: Path) -> None:
+    """Write what the figure of a regime shows: FedAvg with every answer, on the held-out seeds."""
     plan = held_out_plan(TuningPlan.load(work / name), work / name)
-    runs: dict[tuple[str, str], list[list[Record]]] = {}
+    runs: dict[str, dict[int, list[Record]]] = {}
     for arm, experiment, folder in plan.runs(work / name / "held-out"):
         if arm.method == "fedavg":
-            kind = arm.policy, experiment.schedule
-            runs.setdefault(kind, []).append(read_records(folder))
-    files = [out / name / f"{name}.png", out / name / f"{name}.svg"]
-    note = describe_seeds("FedAvg, every answer at its best setting", [len(each) for each in runs.values()])
-    with open_figure(files, columns=3, width=10.0, height=2.9, note=note) as panels:
-        for panel, (axis, title) in zip(panels[0], AXES.items(), strict=True):
-            for kind, (label, style) in LINES.items():
-                x, values = collect_curve(runs[kind], "accuracy", axis)
-                draw_with_interval(panel, x, values, style, label)
-            panel.set_xlabel(title)
-            panel.set_ylim(bottom=0)
-            use_percent(panel.yaxis)
-        panels[0][0].set_title("test accuracy", loc="left")
-        put_legend_outside(panels[0][0])
+            runs.setdefault(LINES[arm.policy, experiment.schedule][0], {})[experiment.seed] = read_records(folder)
+    write_curves(out / name / CURVES, runs, ["accuracy", "accuracy_slow"])
+
+
+def draw(name: str, out: Path) -> None:
+    """Draw accuracy over time, over what it cost the devices, and over traffic, from the curves of a regime."""
+    lines = {line[0]: line for line in LINES.values()}
+    titles = ("test accuracy", "", "")
+    draw_curves(
+        read_curves(out / name / CURVES),
+        [out / name / f"{name}.png", out / name / f"{name}.svg"],
+        [[CurvePanel("accuracy", axis, lines, title) for axis, title in zip(AXES, titles, strict=True)]],
+        subject="FedAvg, every answer at its best setting",
+        width=10.0,
+    )
+
+
+def collect_and_draw(name: str, work: Path, out: Path) -> None:
+    """Write the curves of a regime whose runs are over, and draw them."""
+    collect(name, work, out)
+    draw(name, out)
 
 
 if __name__ == "__main__":
-    run_study(REGIMES, __doc__, Path("tunings/schedules"), OUT, draw)
+    run_study(REGIMES, __doc__, Path("tunings/schedules"), OUT, collect_and_draw)

@@ -26,15 +26,8 @@ from fedlga.core.types import Record
 from fedlga.experiments.measures import describe_machine
 from fedlga.experiments.records import read_records
 from fedlga.experiments.tune import TuningPlan, held_out_plan
-from fedlga.report.figures import (
-    collect_curve,
-    describe_seeds,
-    draw_with_interval,
-    mark_target,
-    open_figure,
-    put_legend_outside,
-    use_percent,
-)
+from fedlga.report.learning_curves import CurvePanel, draw_curves
+from fedlga.report.seed_curves import CURVES, read_curves, write_curves
 from fedlga.report.style import method_style, policy_style
 
 OUT = Path(__file__).parents[1] / "results" / "tuned"
@@ -168,39 +161,51 @@ def run_regime(regimes: Mapping[str, Regime], name: str, work: Path, out: Path) 
     write_index(regimes, work, out)
 
 
-FIGURE_LINES = {  # arms of the regime `fleet`, by the start of their label: name and style
-    "fedavg-complete-lr": ("complete", policy_style("complete")),
-    "fedavg-keep-lr": ("keep", policy_style("keep")),
-    "fednova-keep": ("FedNova (keep)", method_style("fednova")),
-    "fedavg-keep-server_optimizer=adam": ("FedAdam (keep)", ("#7f7f7f", "-.")),
-    "fedavg-wait": ("wait", policy_style("wait")),
-    "fedavg-drop": ("drop", policy_style("drop")),
+FIGURE_ARMS = {  # arms of the regime `fleet` that its figure shows, by the start of their label
+    "fedavg-complete-lr": "complete",
+    "fedavg-keep-lr": "keep",
+    "fednova-keep": "FedNova (keep)",
+    "fedavg-keep-server_optimizer=adam": "FedAdam (keep)",
+    "fedavg-wait": "wait",
+    "fedavg-drop": "drop",
+}
+FIGURE_LINES = {
+    "complete": policy_style("complete"),
+    "keep": policy_style("keep"),
+    "FedNova (keep)": method_style("fednova"),
+    "FedAdam (keep)": ("#7f7f7f", "-."),
+    "wait": policy_style("wait"),
+    "drop": policy_style("drop"),
 }
 
 
-def draw_fleet(work: Path, out: Path) -> None:
-    """Draw accuracy over simulated time in the regime `fleet`, every arm at its best setting, on the held-out seeds."""
+def collect_fleet(work: Path, out: Path) -> None:
+    """Write what the figure of the regime `fleet` shows: every arm at its best setting, on the held-out seeds."""
     plan = held_out_plan(TuningPlan.load(work / "fleet"), work / "fleet")
-    runs: dict[str, list[list[Record]]] = {}
-    for arm, _, folder in plan.runs(work / "fleet" / "held-out"):
-        line = next((start for start in FIGURE_LINES if arm.label.startswith(start)), None)
-        if line is not None:
-            runs.setdefault(line, []).append(read_records(folder))
-    files = [out / "fleet" / "fleet.png", out / "fleet" / "fleet.svg"]
-    note = describe_seeds("Fashion-MNIST, every arm at its best rate", [len(each) for each in runs.values()])
-    with open_figure(files, columns=2, width=7.2, height=2.9, note=note) as panels:
-        titles = {"accuracy": "test accuracy", "accuracy_slow": "on the slow devices' data"}
-        for panel, (measure, title) in zip(panels[0], titles.items(), strict=True):
-            for line, (name, style) in FIGURE_LINES.items():
-                seconds, values = collect_curve(runs[line], measure, "simulated_seconds")
-                draw_with_interval(panel, seconds, values, style, name)
-            panel.set_title(title, loc="left")
-            panel.set_xlabel("simulated seconds")
-            panel.set_ylim(0, 0.9)
-            use_percent(panel.yaxis)
-        target = REGIMES["fleet"].target
-        mark_target(panels[0][0], target, f"target {target:.0%}")
-        put_legend_outside(panels[0][0])
+    runs: dict[str, dict[int, list[Record]]] = {}
+    for arm, experiment, folder in plan.runs(work / "fleet" / "held-out"):
+        name = next((name for start, name in FIGURE_ARMS.items() if arm.label.startswith(start)), None)
+        if name is not None:
+            runs.setdefault(name, {})[experiment.seed] = read_records(folder)
+    write_curves(out / "fleet" / CURVES, runs, ["accuracy", "accuracy_slow"])
+
+
+def draw_fleet(out: Path) -> None:
+    """Draw accuracy over simulated time in the regime `fleet`, from its curves."""
+    titles = {"accuracy": "test accuracy", "accuracy_slow": "on the slow devices' data"}
+    lines = {name: (name, style) for name, style in FIGURE_LINES.items()}
+    draw_curves(
+        read_curves(out / "fleet" / CURVES),
+        [out / "fleet" / "fleet.png", out / "fleet" / "fleet.svg"],
+        [
+            [
+                CurvePanel(measure, "simulated_seconds", lines, title, REGIMES["fleet"].target)
+                for measure, title in titles.items()
+            ]
+        ],
+        subject="Fashion-MNIST, every arm at its best rate",
+        width=7.6,
+    )
 
 
 def write_index(regimes: Mapping[str, Regime], work: Path, out: Path) -> None:
@@ -246,7 +251,8 @@ def run_study(
 def draw_if_fleet(name: str, work: Path, out: Path) -> None:
     """Draw the figure of the README, which is of one regime."""
     if name == "fleet":
-        draw_fleet(work, out)
+        collect_fleet(work, out)
+        draw_fleet(out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Draw the figures in results/ again, those whose data is there too: `python tools/redraw_figures.py [FILE.csv ...]`.
+"""Draw the figures in results/ again, from the files beside them: `python tools/redraw_figures.py [FILE.csv ...]`.
 
-Figures of learning curves (paper/accuracy, paper/loss, paper/time, policies, tuned, schedules) need the runs, which are
-not in the repository: the commands in results/README.md make them.
+Learning curves are drawn from curves.csv, which the command that makes the runs writes. Those of paper/accuracy,
+paper/loss and paper/time need the runs, which are not in the repository.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedlga.experiments.presets import preset
 from fedlga.paper.redraw import FROM_ROWS, redraw
+from fedlga.report.learning_curves import draw_metric_over_time
+from fedlga.report.seed_curves import CURVES, read_curves
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -19,19 +22,50 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 def main() -> None:
     """Draw all figures, or those of some files."""
-    results = ROOT / "results"
-    files = [Path(name) for name in sys.argv[1:]] or [
+    for file in [Path(name) for name in sys.argv[1:]] or list_files(ROOT / "results"):
+        draw(file.resolve())
+        print(f"drawn: {file.parent.name}/{file.stem}")
+
+
+def list_files(results: Path) -> list[Path]:
+    """Return the files from which figures can be drawn."""
+    return [
         *(file for item in FROM_ROWS for file in sorted((results / "paper" / item).glob("*.csv"))),
+        *sorted(results.glob(f"policies/{CURVES}")),
+        *sorted(results.glob(f"tuned/*/{CURVES}")),
+        *sorted(results.glob(f"schedules/*/{CURVES}")),
         results / "growth" / "growth.csv",
         results / "simulators" / "simulators.csv",
     ]
-    for file in files:
-        if file.stem in ("growth", "simulators"):
-            module: Any = __import__(file.stem)
-            module.draw(read_numbers(file), file.parent)
-        else:
-            redraw(file)
-        print(f"drawn: {file.parent.name}/{file.stem}")
+
+
+def draw(file: Path) -> None:
+    """Draw the figure of one file, beside it."""
+    if file.name == CURVES:
+        draw_learning(file)
+    elif file.stem in ("growth", "simulators"):
+        module: Any = __import__(file.stem)
+        module.draw(read_numbers(file), file.parent)
+    else:
+        redraw(file)
+
+
+def draw_learning(file: Path) -> None:
+    """Draw learning curves as the study does that wrote them: its folder says which it is."""
+    import schedules
+    import tuned
+
+    folder, study = file.parent, file.parent.parent
+    if folder.name == "policies":
+        e = preset("paper")
+        drawings = [folder / "comparison.png", folder / "comparison.svg"]
+        draw_metric_over_time(read_curves(file), e.target_metric, e.target, drawings, e.subject)
+    elif study.name == "tuned" and folder.name == "fleet":
+        tuned.draw_fleet(study)
+    elif study.name == "schedules":
+        schedules.draw(folder.name, study)
+    else:
+        sys.exit(f"{file}: no figure is known that is drawn from it")
 
 
 def read_numbers(file: Path) -> list[dict[str, Any]]:

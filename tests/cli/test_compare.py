@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -101,4 +102,9 @@ def test_compare_shows_whom_stragglers_cost(fedlga):
     assert table[0]["simulated_seconds"] == 5 * table[2]["simulated_seconds"]
     assert Path("c/comparison.png").read_bytes().startswith(b"\x89PNG")
     drawing = Path("c/comparison.svg").read_text()
+    curves = list(csv.DictReader(Path("c/curves.csv").read_text().splitlines()))
+    assert {row["arm"] for row in curves} == {f"fedavg {policy}" for policy in ("wait", "drop", "keep", "complete")}
+    last = json.loads(Path("c/fedavg-complete/seed-0/rounds.jsonl").read_text().splitlines()[-1])
+    assert (curves[-1]["round"], curves[-1]["accuracy"]) == ("6", f"{last['accuracy']:.7g}")
+    assert float(curves[-1]["simulated_seconds"]) == pytest.approx(table[-1]["simulated_seconds"])
     assert all(word in drawing for word in ("<svg", "simulated seconds", "complete", "on the slow devices"))

@@ -15,7 +15,7 @@ from fedlga.experiments.compare import (
     Plan,
     find_targets,
     make_table,
-    read_curves,
+    read_rounds,
     read_summaries,
     run_folder,
     run_plan,
@@ -186,9 +186,10 @@ def test_what_is_done_is_not_done_again(tmp_path):
         ("fedavg-keep", 0): "fedavg",
         ("fedlga-complete", 0): "fedlga",
     }
-    assert {pair: [len(r) for r in runs] for pair, runs in read_curves(plan, tmp_path / "c").items()} == {
-        ("fedavg", "keep"): [2],
-        ("fedlga", "complete"): [2],
+    rounds = read_rounds(plan, tmp_path / "c")
+    assert {arm: {seed: len(records) for seed, records in runs.items()} for arm, runs in rounds.items()} == {
+        "fedavg keep": {0: 2},
+        "fedlga complete": {0: 2},
     }
 
 
@@ -197,4 +198,4 @@ def test_runs_that_are_not_done_are_not_in_the_table(tmp_path):
     assert [(row["seeds"], row["reached"], row["best_accuracy"]) for row in make_table(plan, tmp_path)] == [
         (0, 0, None)
     ] * 2
-    assert read_curves(plan, Path(tmp_path)) == {}
+    assert read_rounds(plan, Path(tmp_path)) == {}

@@ -9,7 +9,6 @@ import pytest
 
 from fedlga.report.figures import (
     collect_curve,
-    draw_metric_over_time,
     draw_remaining_seeds,
     draw_with_interval,
     fit_to_lines,
@@ -94,13 +93,3 @@ def test_the_same_figure_is_the_same_file(tmp_path):
         one, other = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("a", "b"))
         assert one == other
         assert len(one) > 200
-
-
-def test_accuracy_over_time_has_a_line_for_each_policy(tmp_path):
-    records = [make_record(round=r, accuracy=r / 10, accuracy_slow=r / 20, simulated_seconds=5.0) for r in (1, 2, 3)]
-    curves = {("fedavg", "keep"): [records, records[:2]], ("fedavg", "complete"): [records]}
-    files = [tmp_path / "c.svg", tmp_path / "c.png"]
-    draw_metric_over_time(curves, "accuracy", 0.5, files)
-    drawing = files[0].read_text()
-    assert all(word in drawing for word in ("<svg", "keep", "complete", "simulated seconds", "on the slow devices"))
-    assert files[1].read_bytes().startswith(b"\x89PNG")

@@ -80,7 +80,7 @@ def compare(
     """Compare methods and policies over the same seeds: mean and spread in one table.
 
     DIR then holds the table (comparison.csv, .md, .tex, .png), every run in a line (runs.csv), both as comparison.json,
-    and a run folder for each run.
+    what the figure shows (curves.csv), and a run folder for each run.
     """
     from rich.console import Console
 
@@ -93,7 +93,7 @@ def compare(
         Plan,
         find_metric,
         make_table,
-        read_curves,
+        read_rounds,
         read_summaries,
         run_plan,
         start,
@@ -106,7 +106,8 @@ def compare(
     from fedlga.experiments.tables import NOTE, has_targets
     from fedlga.experiments.tracking import Tracking, make_trackers
     from fedlga.experiments.tune import plan_tuned
-    from fedlga.report.figures import draw_metric_over_time
+    from fedlga.report.learning_curves import draw_metric_over_time
+    from fedlga.report.seed_curves import CURVES, write_curves
 
     keep_freed_memory()
     trackers = make_trackers(track)
@@ -189,11 +190,12 @@ def compare(
     else:
         click.echo((folder / TABLES[form]).read_text(encoding="utf-8"), nl=False)
     written = [".csv", ".md", ".tex", ".json"]
-    if curves := read_curves(plan, folder):
+    curves = write_curves(folder / CURVES, read_rounds(plan, folder), [metric, f"{metric}_slow"])
+    if curves:
         drawings = [folder / "comparison.png", folder / "comparison.svg"]
         draw_metric_over_time(curves, metric, experiments[0].target, drawings, experiments[0].subject)
         written += [file.suffix for file in drawings]
-    display.say(f"written: {folder}/runs.csv, comparison{', '.join(written)}")
+    display.say(f"written: {folder}/runs.csv, {CURVES}, comparison{', '.join(written)}")
     if not complete:
         display.say(f"to go on: fedlga compare --resume {quote(folder)}")
         return interrupts.code

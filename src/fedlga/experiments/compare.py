@@ -220,14 +220,14 @@ def read_summaries(plan: Plan, out: Path) -> dict[str, dict[int, dict[str, Any]]
     return summaries
 
 
-def read_curves(plan: Plan, out: Path) -> dict[tuple[str, str], list[Sequence[Record]]]:
-    """Return the rounds of all runs that are done, by method and by policy with the arm's settings."""
-    curves: dict[tuple[str, str], list[Sequence[Record]]] = {}
-    for arm, _, folder in plan.runs(out):
+def read_rounds(plan: Plan, out: Path) -> dict[str, dict[int, Sequence[Record]]]:
+    """Return the rounds of all runs that are done, by arm ('METHOD POLICY SETTINGS') and by seed."""
+    rounds: dict[str, dict[int, Sequence[Record]]] = {}
+    for arm, e, folder in plan.runs(out):
         if read_summary(folder):
-            line = " ".join(filter(None, (arm.policy, arm.settings_text)))
-            curves.setdefault((arm.method, line), []).append(read_run(folder).records)
-    return curves
+            name = " ".join(filter(None, (arm.method, arm.policy, arm.settings_text)))
+            rounds.setdefault(name, {})[e.seed] = read_run(folder).records
+    return rounds
 
 
 def write_tables(plan: Plan, out: Path) -> None:

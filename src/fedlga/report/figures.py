@@ -11,53 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedlga.core.types import Record
-from fedlga.experiments.measures import format_target, is_percentage, value_of
 from fedlga.experiments.statistics import FEWEST, t_quantile
-from fedlga.report.style import Style, policy_style
+from fedlga.report.seed_curves import SeedCurve, align_seeds, take_curve
+from fedlga.report.style import Style
 
 COLUMN_WIDTH = 3.5  # inches: a column of a paper
 LETTERS_PER_INCH = 20  # of the note below a figure
-MOST_METHODS = 6  # rows of panels in a figure
-
-Curves = Mapping[tuple[str, str], Sequence[Sequence[Record]]]  # method and policy -> a run's records for each seed
-
-
-def draw_metric_over_time(
-    curves: Curves, metric: str, target: float | None, files: Sequence[Path], subject: str = ""
-) -> None:
-    """Draw the target metric over simulated seconds, a line a policy, a row of panels a method; shaded: the 95 %
-    interval. `subject` is what was learned.
-
-    Where some devices are always slow, a second column shows the metric on data like theirs.
-    """
-    methods = list(dict.fromkeys(method for method, _ in curves))[:MOST_METHODS]
-    of_slow = f"{metric}_slow"
-    slow = any(value_of(r, of_slow) is not None for runs in curves.values() for records in runs for r in records)
-    measures = {metric: f"test {metric}", **({of_slow: "on the slow devices' data"} if slow else {})}
-    width, height = 3.6 * len(measures) + 0.4, 2.4 * len(methods) + 0.6
-    counts = [len(runs) for (method, _), runs in curves.items() if method in methods]
-    note = describe_seeds(subject, counts)
-    with open_figure(files, len(measures), width, height, rows=len(methods), note=note) as panels:
-        names: dict[str, Any] = {}
-        for row, method in enumerate(methods):
-            for column, (measure, title) in enumerate(measures.items()):
-                panel = panels[row][column]
-                for (name, policy), runs in curves.items():
-                    if name == method and runs:
-                        seconds, values = collect_curve(runs, measure, "simulated_seconds")
-                        style = policy_style(policy)
-                        draw_with_interval(panel, seconds, values, style, policy)
-                        draw_remaining_seeds(panel, runs, measure, style[0], "simulated_seconds")
-                panel.set_title(f"{method}: {title}" if len(methods) > 1 else title, loc="left")
-                panel.set_xlabel("simulated seconds")
-                if is_percentage(metric):
-                    panel.set_ylim(0, 1)
-                    use_percent(panel.yaxis)
-                if target is not None:
-                    mark_target(panel, target, f"target {format_target(metric, target)}")
-                handles, labels = panel.get_legend_handles_labels()
-                names |= dict(zip(labels, handles, strict=True))
-        put_legend_outside(panels[0][0], names)
 
 
 def load_pyplot() -> Any:
@@ -78,16 +37,21 @@ def open_figure(
     height: float = 2.4,
     *,
     rows: int = 1,
+    heights: Sequence[float] = (),
     note: str = "",
 ) -> Generator[Any]:
     """Yield panels to draw on; at the end they are written to the files, in the format of each.
 
-    `note` stands below them: data set, seeds, what is shaded. A figure goes further than the text around it.
+    `heights` are those of the rows, in proportion. `note` stands below them: data set, seeds, what is shaded. A figure
+    goes further than the text around it.
     """
     plt = load_pyplot()
     fonts = {"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "svg.fonttype": "none", "pdf.fonttype": 42}
     with plt.rc_context({**fonts, "svg.hashsalt": "fedlga"}):  # so that the same figure is the same file
-        figure, panels = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+        grid = {"height_ratios": heights or [1] * rows}
+        figure, panels = plt.subplots(
+            rows, columns, figsize=(width, height), squeeze=False, layout="constrained", gridspec_kw=grid
+        )
         for panel in panels.flat:
             panel.grid(visible=True, color="#dddddd", linewidth=0.5)
             panel.set_axisbelow(True)
@@ -118,11 +82,14 @@ def put_legend_outside(panel: Any, names: Mapping[str, Any] | None = None, ncols
     panel.figure.legend(list(names.values()), list(names), loc="outside upper left", ncols=columns, frameon=False)
 
 
-def mark_target(panel: Any, target: float, text: str) -> None:
-    """Draw the target as a line with its name."""
+def mark_target(panel: Any, target: float, text: str, *, beside: bool = False) -> None:
+    """Draw the target as a line with its name: below it or, where curves would be in the way, beside the panel."""
     panel.axhline(target, color="#444444", linewidth=0.6)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "xytext": (0, -1.5)}
-    panel.annotate(text, (1, target), ha="right", va="top", fontsize=6.5, color="#444444", **place)
+    aligned = {"ha": "right", "va": "top"}
+    if beside:
+        place["xytext"], aligned = (2, 0), {"ha": "left", "va": "center"}
+    panel.annotate(text, (1, target), fontsize=6.5, color="#444444", **place, **aligned)
 
 
 def draw_with_interval(panel: Any, x: Any, runs: Any, style: Style, label: str) -> None:
@@ -157,26 +124,29 @@ def use_percent(axis: Any) -> None:
 
 def collect_curve(runs: Sequence[Sequence[Record]], measure: str, axis: str = "rounds") -> tuple[Any, Any]:
     """Return where a measure was taken (rounds, seconds or simulated seconds, the mean over seeds), and its values."""
-    shortest = min(len(records) for records in runs)
-    taken = [i for i in range(shortest) if all(value_of(records[i], measure) is not None for records in runs)]
-    if axis == "rounds":
-        x = np.array([runs[0][i].round for i in taken])
-    else:
-        spent = np.array([np.cumsum([getattr(r, axis) for r in records[:shortest]]) for records in runs]).mean(0)
-        x = spent[taken]
-    return x, np.array([[value_of(records[i], measure) for i in taken] for records in runs], dtype=float)
+    return align_seeds([_take(records, measure, axis) for records in runs], measure, axis)
 
 
 def draw_remaining_seeds(
     panel: Any, runs: Sequence[Sequence[Record]], measure: str, colour: str, axis: str = "rounds"
 ) -> None:
     """Draw each seed's run as a thin line after the first of them has ended: from there on there is no mean."""
-    shortest = min(len(records) for records in runs)
-    for records in runs:
-        if len(records) > shortest:
-            rest = collect_curve([records], measure)[0] >= records[shortest - 1].round
-            x, (values,) = collect_curve([records], measure, axis)
-            panel.plot(x[rest], values[rest], color=colour, linewidth=0.5, alpha=0.6)
+    draw_rest(panel, [_take(records, measure, axis) for records in runs], measure, colour, axis)
+
+
+def _take(records: Sequence[Record], measure: str, axis: str) -> SeedCurve:
+    return take_curve(records, [measure], [] if axis == "rounds" else [axis])
+
+
+def draw_rest(panel: Any, curves: Sequence[SeedCurve], measure: str, colour: str, axis: str = "rounds") -> None:
+    """Draw each seed's curve as a thin line from where the first of them has ended."""
+    curves = [curve for curve in curves if len(curve.rounds)]
+    common = min((curve.rounds[-1] for curve in curves), default=0)
+    for curve in curves:
+        values, known = curve.measured(measure)
+        rest = known & (curve.rounds >= common)
+        if curve.rounds[-1] > common:
+            panel.plot(curve.over(axis)[rest], values[rest], color=colour, linewidth=0.5, alpha=0.6)
 
 
 def fit_to_lines(panel: Any) -> None:

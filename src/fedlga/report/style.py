@@ -71,6 +71,13 @@ def choose_styles(kinds: Sequence[tuple[str, str]]) -> list[Style]:
     ]
 
 
+def choose_policy_styles(policies: Sequence[str]) -> list[Style]:
+    """Return a style for each policy, whose settings may follow its name; no two are the same, up to 36 of them."""
+    styles = [policy_style(policy) for policy in policies]
+    alike = len({repr(style) for style in styles}) < len(styles)
+    return [_numbered_style(index) for index in range(len(policies))] if alike else styles
+
+
 def _numbered_style(index: int) -> Style:
     colours, dashes = list(METHOD_COLOURS.values()), list(METHOD_DASHES.values())
     return colours[index % len(colours)], dashes[(index + index // len(colours)) % len(dashes)]
