@@ -199,8 +199,8 @@ def draw_fleet(out: Path) -> None:
         [out / "fleet" / "fleet.png", out / "fleet" / "fleet.svg"],
         [
             [
-                CurvePanel(measure, "simulated_seconds", lines, title, REGIMES["fleet"].target)
-                for measure, title in titles.items()
+                CurvePanel(measure, "simulated_seconds", lines, title, target)
+                for (measure, title), target in zip(titles.items(), (REGIMES["fleet"].target, None), strict=True)
             ]
         ],
         subject="Fashion-MNIST, every arm at its best rate",
@@ -221,10 +221,12 @@ def write_index(regimes: Mapping[str, Regime], work: Path, out: Path) -> None:
         writer.writerow(["regime", "meaning", "target", "minutes", "machine", "command"])
         for name in done:
             spent = work / name / "seconds.txt"
-            minutes = f"{float(spent.read_text()) / 60:.0f}" if spent.exists() else old.get(name, {}).get("minutes", "")
-            regime = regimes[name]
+            regime, before = regimes[name], old.get(name, {})
+            minutes, machine = before.get("minutes", ""), before.get("machine", "")
+            if spent.exists():  # it was run here
+                minutes, machine = f"{float(spent.read_text()) / 60:.0f}", describe_machine()
             command = "fedlga " + shlex.join(regime.command())
-            writer.writerow([name, regime.meaning, regime.target, minutes, describe_machine(), command])
+            writer.writerow([name, regime.meaning, regime.target, minutes, machine, command])
 
 
 def run_study(

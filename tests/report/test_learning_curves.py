@@ -83,6 +83,7 @@ def test_accuracy_over_time_has_a_line_for_each_policy(tmp_path):
     draw_metric_over_time(curves, "accuracy", 0.5, files)
     drawing = files[0].read_text()
     assert all(word in drawing for word in ("<svg", "keep", "complete", "simulated seconds", "on the slow devices"))
+    assert drawing.count(">target<") == 1, "the target is one of the metric, not of the metric on some data"
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 

@@ -217,7 +217,13 @@ def draw_metric_over_time(
     titles = {metric: f"test {metric}", **({of_slow: "on the slow devices' data"} if slow else {})}
     rows = [
         [
-            CurvePanel(measure, "simulated_seconds", lines, f"{method}: {title}" if several else title, target)
+            CurvePanel(
+                measure,
+                "simulated_seconds",
+                lines,
+                f"{method}: {title}" if several else title,
+                target if measure == metric else None,
+            )
             for measure, title in titles.items()
         ]
         for method, lines in list(by_method.items())[:MOST_METHODS]
