@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlga.experiments.statistics import Estimate, compare_pairs, correct_for_many, find_leaders
+from fedlga.experiments.statistics import (
+    Estimate,
+    compare_closeness,
+    compare_pairs,
+    correct_for_many,
+    find_leaders,
+)
 
 
 def test_an_interval_by_hand():
@@ -144,3 +150,31 @@ def test_who_leads_by_hand():
 
 def test_nobody_leads_with_fewer_than_three_seeds():
     assert find_leaders({"a": Estimate.of([1.0, 1.0]), "b": Estimate.of([99.0, 98.0])}, lower=True) == []
+
+
+def test_close_is_shown_from_both_sides():
+    """Of 100 rounds, 10 may separate what is called close. Differences of +4 and -4: within, on all five seeds.
+
+    A - (B + 10) is -14 or -6, and B - (A + 10) is -6 or -14: always below zero, so both tests have p = 1/32.
+    """
+    a, b = dict.fromkeys(range(5), 100.0), {0: 96.0, 1: 104.0, 2: 96.0, 3: 104.0, 4: 96.0}
+    close = compare_closeness(a, b, 0.1, 400)
+    assert close is not None
+    assert (close.mean, close.p, close.shown, close.refuted) == (pytest.approx(0.8), 1 / 32, True, False)
+
+
+def test_what_is_far_apart_is_not_close():
+    """FedDyn's 40 rounds against 100: 60 fewer, where 10 were allowed."""
+    a, b = dict.fromkeys(range(5), 100.0), dict.fromkeys(range(5), 40.0)
+    for first, second in ((a, b), (b, a)):
+        close = compare_closeness(first, second, 0.1, 400)
+        assert close is not None
+        assert (close.shown, close.refuted, close.reverse) == (False, True, 1 / 32)
+
+
+def test_nothing_is_close_to_a_run_that_never_arrived():
+    a, b = dict.fromkeys(range(5), 100.0), dict.fromkeys(range(5), None)
+    close = compare_closeness(a, b, 0.1, 100)
+    assert close is not None
+    assert not close.shown
+    assert compare_closeness(a, {}, 0.1, 100) is None

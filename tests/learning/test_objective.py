@@ -38,6 +38,7 @@ def test_value_and_gradient_by_hand(monkeypatch):
     value, squared = Objective.of(devices).measure(w)
     assert value == pytest.approx(10.75)
     assert squared == pytest.approx(6**2 + 0.5**2)
+    assert Objective.of(devices).measure_loss(w) == (pytest.approx(10.75), None)
     value, squared = Objective.of(devices, by_examples=True).measure(w)
     assert value == pytest.approx((2 * 11.5 + 10) / 3)
     assert squared == pytest.approx((20 / 3) ** 2)  # ((16 + 4) / 3, (2 - 2) / 3)
@@ -50,6 +51,7 @@ def test_weight_decay_is_part_of_what_is_minimised():
     w = torch.tensor(START)
     value, squared = Objective.of(devices).measure(w)
     assert value == pytest.approx(10.75 + 0.05 * 10)
+    assert Objective.of(devices).measure_loss(w)[0] == pytest.approx(value)
     assert squared == pytest.approx(6.3**2 + (-0.5 + 0.1) ** 2)
     assert Objective.of(make_devices(weight_decay=0.1, optimizer="adamw")).decay == 0  # its decay is not of the loss
     full = Objective.of(devices)

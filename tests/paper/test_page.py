@@ -15,7 +15,7 @@ from run_folders import OLD_RUNS
 def test_a_page_of_runs_of_an_earlier_version(tmp_path):
     """Every file is made from four runs that are done, and nothing is run."""
     shutil.copytree(OLD_RUNS / "paper-digits", tmp_path / "runs" / "digits")
-    runs = ItemRuns(ITEMS["tau-max"], make_setting("digits"), [0], tmp_path)
+    runs = ItemRuns(ITEMS["tau-max"], make_setting("digits"), [0], tmp_path, ["fedlga"])
     files = write_item(runs, "fedlga paper tau-max")
     assert [file.name for file in files] == [f"digits.{ending}" for ending in ("md", "csv", "svg", "png", "pdf")]
     assert all(file.stat().st_size > 200 for file in files)
@@ -30,7 +30,7 @@ def test_a_page_of_runs_of_an_earlier_version(tmp_path):
 
 
 def test_a_table_without_runs(tmp_path):
-    runs = ItemRuns(ITEMS["tau-max"], make_setting("digits"), [0], tmp_path)
+    runs = ItemRuns(ITEMS["tau-max"], make_setting("digits"), [0], tmp_path, ["fedlga"])
     rows = make_table(runs)
     assert [row["tau_max / E"] for row in rows] == ["0.2", "0.4", "0.6", "0.8"]
     assert {row["rounds to target"] for row in rows} == {"-"}

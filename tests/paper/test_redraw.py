@@ -28,10 +28,32 @@ def test_a_figure_says_what_it_is_about(tmp_path):
 
 
 def test_the_committed_figure_is_what_its_rows_give(tmp_path):
-    svg, *_ = redraw(copy(tmp_path, "devices", "fashion-mnist"))
-    assert svg.read_text() == (RESULTS / "devices" / "fashion-mnist.svg").read_text()
+    svg, *_ = redraw(copy(tmp_path, "rho", "fashion-mnist"))
+    assert svg.read_text() == (RESULTS / "rho" / "fashion-mnist.svg").read_text()
 
 
-def test_curves_need_their_runs(tmp_path):
-    with pytest.raises(BadInput, match="figures of accuracy are not drawn from rows of runs"):
-        redraw(copy(tmp_path, "accuracy", "fashion-mnist"))
+def test_learning_curves_are_drawn_from_their_file(tmp_path):
+    """A line with the mean of two seeds for each method that has rows, and the target."""
+    (tmp_path / "accuracy").mkdir()
+    file = tmp_path / "accuracy" / "digits.csv"
+    head = "point,method,stragglers,seed,rounds_to_target\n"
+    file.write_text(head + "base,fedlga,complete,0,2\nbase,fedlga,complete,1,2\nbase,fedavg,keep,0,\n")
+    rows = [
+        f"{arm} base,{seed},{round},{round},1,1,{value}"
+        for arm, seed, values in (("fedlga complete", 0, (0.2, 0.8)), ("fedlga complete", 1, (0.4, 0.6)),
+                                  ("fedavg keep", 0, (0.1, 0.3)))
+        for round, value in enumerate(values, start=1)
+    ]  # fmt: skip
+    curves = "arm,seed,round,simulated_seconds,work_seconds,megabytes,accuracy\n" + "\n".join(rows)
+    (tmp_path / "accuracy" / "digits-curves.csv").write_text(curves)
+    svg, *_ = redraw(file)
+    drawn = svg.read_text()
+    for text in ("FedLGA", "FedAvg", "test accuracy", "target", "85%", "1 to 2 seeds"):
+        assert text in drawn
+    assert "Scaffold" not in drawn
+
+
+def test_an_unknown_item_is_refused(tmp_path):
+    (tmp_path / "speed").mkdir()
+    with pytest.raises(BadInput, match="there is no item 'speed'"):
+        redraw(tmp_path / "speed" / "digits.csv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedlga.core.settings import BadInput
+from fedlga.paper.redraw import find_setting
 from fedlga.paper.settings import make_setting
 
 
@@ -34,3 +35,25 @@ def test_quick_and_small_do_not_meet():
 def test_an_unknown_dataset_is_one_line():
     with pytest.raises(BadInput, match="--dataset: there is no 'mnist'"):
         make_setting("mnist")
+
+
+@pytest.mark.parametrize(("dataset", "classes", "target"), [("cifar-10", 2, 0.55), ("cifar-100", 20, 0.4)])
+def test_one_of_batches_is_the_papers_but_for_the_unit_of_work(dataset, classes, target):
+    setting, exact = make_setting(dataset, batches=True), make_setting(dataset).base
+    base = setting.base
+    assert setting.name == f"{dataset}-batches"
+    assert not setting.exact
+    assert "one unit of work = one batch" in setting.note
+    assert (base.model, base.augment, base.target) == ("resnet20", True, target)
+    assert base.settings("partition")["classes_per_device"] == classes
+    assert (base.steps_per_epoch, exact.steps_per_epoch) == (1, 0)
+    same = {"steps_per_epoch": 0, "lr": exact.lr, "rounds": exact.rounds, "evaluate_every": exact.evaluate_every}
+    assert base.changed(same).resolved() == exact.resolved()
+
+
+def test_the_first_rounds_are_a_setting_of_their_own():
+    setting = make_setting("cifar-10").cut(3)
+    assert (setting.name, setting.base.rounds, setting.exact) == ("cifar-10-3-rounds", 3, False)
+    assert setting.note.startswith("only the first 3 of 400 rounds; the paper's setting with ResNet-20")
+    assert find_setting("cifar-10-3-rounds") == setting
+    assert find_setting("cifar-100-batches").name == "cifar-100-batches"

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fedlga.cli.interrupts import Interrupts, find_code
+from fedlga.cli.options import split_list
 from fedlga.core.settings import BadInput
 
 
@@ -17,6 +18,9 @@ from fedlga.core.settings import BadInput
 @click.option("--dataset", default="fashion-mnist", show_default=True, metavar="D", help="Or cifar-10, cifar-100.")
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds, such as 0-4 or 0,3,7. Default: 0-4; with --quick: 0-1.")
 @click.option("--small", is_flag=True, help="CIFAR: a smaller setting than the paper's, an hour or so on two cores.")
+@click.option("--batches", is_flag=True, help="CIFAR: the paper's model, a batch a unit of work; an hour a run.")
+@click.option("--methods", "method_text", metavar="M,M,...", help="Some of the methods. Default: all of the item's.")
+@click.option("--rounds", type=click.IntRange(1), metavar="T", help="Only the first rounds, as a setting of its own.")
 @click.option("--quick", is_flag=True, help="Try everything, in minutes; the runs are too short to draw conclusions.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("paper"), show_default=True)
 @click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache.")
@@ -26,6 +30,9 @@ def paper(
     dataset: str,
     seed_text: str | None,
     small: bool,
+    batches: bool,
+    method_text: str | None,
+    rounds: int | None,
     quick: bool,
     out: Path,
     data_dir: str | None,
@@ -54,11 +61,16 @@ def paper(
     from fedlga.paper.settings import make_setting
 
     keep_freed_memory()
-    if small and dataset not in ("cifar-10", "cifar-100"):
-        raise BadInput(f"--small: got it with {dataset}; it is for cifar-10 and cifar-100")
-    setting = make_setting(dataset, small=small, quick=quick)
+    chosen = [name for name, given in (("--small", small), ("--batches", batches), ("--quick", quick)) if given]
+    if len(chosen) > 1:
+        raise BadInput(f"{chosen[1]}: got it with {chosen[0]}; take one of them")
+    if chosen and chosen[0] != "--quick" and dataset not in ("cifar-10", "cifar-100"):
+        raise BadInput(f"{chosen[0]}: got it with {dataset}; it is for cifar-10 and cifar-100")
+    setting = make_setting(dataset, small=small, batches=batches, quick=quick)
+    setting = setting if rounds is None else setting.cut(rounds)
+    methods = split_list(method_text or "")
     seeds = parse_seeds(seed_text or ("0-1" if quick else "0-4"))
-    items = plan_items([item], setting, seeds, out)
+    items = plan_items([item], setting, seeds, out, methods)
     missing = find_missing(items)
     folders = {folder for runs in items for _, folder in runs.all()}
     check_same_experiments([run for runs in items for run in runs.all()])

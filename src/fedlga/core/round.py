@@ -49,8 +49,8 @@ class Federation:
     evaluate_every: int = 1
     audit: bool = False
     schedule: Schedule = field(default_factory=Rounds)
-    measure_objective: Callable[[Vector, Vector | None], tuple[float, float]] | None = None
-    # What evaluated rounds also record: f and |grad f|^2 on the training data. None: nothing.
+    measure_objective: Callable[[Vector, Vector | None], tuple[float, float | None]] | None = None
+    # What evaluated rounds also record: f on the training data, and |grad f|^2 if that is asked for. None: nothing.
     ahead: dict[tuple[int, int], Update] = field(default_factory=dict[tuple[int, int], Update])
     # Updates that were computed before their step, by round and device: nothing is lost if they are.
 

@@ -128,8 +128,8 @@ class Experiment:
     audit: bool = setting(False, "measure how close completed updates come to the true ones; changes nothing else")
     record: str | None = setting(
         None,
-        "what evaluated rounds also record; gradient: the loss on all training data and its squared gradient",
-        choices=("gradient",),
+        "what evaluated rounds also record; objective: the loss on all training data, gradient: its gradient too",
+        choices=("objective", "gradient"),
     )
     backend: str = setting("pool", "where devices run", choices=("serial", "pool", "flower"))
     workers: int = setting(0, "processes of the pool, or of Flower's simulation; 0: one a core", least=0)

@@ -36,6 +36,11 @@ class Measure:
     in_report: bool = False
     to_target: bool = False  # says nothing about a run without a target
     only_audited: bool = False  # absent from the summary of a run that was not audited
+    only_recorded: bool = False  # absent from the summary of a run that did not record its objective
+
+    def belongs_to(self, e: Experiment) -> bool:
+        """Return whether a run of this experiment has such a number."""
+        return (e.audit or not self.only_audited) and (e.record is not None or not self.only_recorded)
 
     def text(self, value: float | None) -> str:
         """Return a value as text."""
@@ -126,6 +131,11 @@ def _closing(name: str) -> Compute:
     return compute
 
 
+def _final_objective(e: Experiment, records: Sequence[Record]) -> float | None:
+    values = known_values(records, "train_objective")
+    return values[-1] if values else None
+
+
 def _total(field: str) -> Compute:
     return lambda e, records: sum(getattr(r, field) for r in records)
 
@@ -207,6 +217,7 @@ def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
             _closing(f"{metric}_slow"),
         ),
         Measure("last_train_loss", "training loss at the end", ".3f", _last("train_loss")),
+        Measure("final_train_objective", "f(w) at the end", ".3f", _final_objective, only_recorded=True),
         Measure("seconds", "seconds in all", ".1f", _total("seconds")),
         Measure(
             "seconds_per_round",
@@ -256,7 +267,7 @@ def summarise_run(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
         "metric": e.target_metric,
         "better": e.better or "higher",
         "target": e.target,
-        **{m.name: m.compute(e, records) for m in list_measures(e.target_metric) if e.audit or not m.only_audited},
+        **{m.name: m.compute(e, records) for m in list_measures(e.target_metric) if m.belongs_to(e)},
         "finished": is_finished(e, records),
         "diverged": bool(records) and records[-1].diverged,
         "versions": find_versions(),

@@ -9,11 +9,14 @@ from fedlga.core.settings import choose
 from fedlga.experiments.config import Experiment
 
 _CIFAR = {"model": "resnet20", "augment": True, "steps_per_epoch": 0, "lr": 0.01, "rounds": 400}
+_BATCHES = {"steps_per_epoch": 1, "lr": 0.03, "rounds": 2000, "evaluate_every": 50}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "paper-epochs": {"steps_per_epoch": 0, "lr": 0.01, "rounds": 20, "target": 0.7},
     "cifar10": {**_CIFAR, "dataset": "cifar-10", "target": 0.55},
     "cifar100": {**_CIFAR, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
+    "cifar10-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-10", "target": 0.55},
+    "cifar100-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
     "digits": {
         "dataset": "digits",
         "devices": 20,
@@ -58,7 +61,9 @@ PRESET_MEANINGS = {
     "fleet": "the same devices are always slow, and hold what the others do not: four classes of ten",
     "phones": "10,000 phones by published figures: speed, connection, hours of the day (docs/phones.md)",
     "cifar10": "the paper on CIFAR-10 with ResNet-20 (hours on a CPU)",
+    "cifar10-batches": "the same, one unit of work = one batch (an hour on a CPU)",
     "cifar100": "the paper on CIFAR-100 with ResNet-20 (hours on a CPU)",
+    "cifar100-batches": "the same, one unit of work = one batch (an hour on a CPU)",
     "shakespeare": "next character, one device a speaking role of Shakespeare's plays, with an LSTM",
     "digits": "small data that comes with the package: a first step, in seconds",
 }

@@ -168,9 +168,10 @@ def simulate(
             slow = fleet.always_slow() or backend.slow
             evaluator = make_device_evaluator(problem.metrics, e.target_metric, e.devices, slow)
         federation = make_federation(e, fleet, backend, evaluator, [len(part) for part in split.parts])
-        if e.record == "gradient":
+        if e.record is not None:
             objective = Objective.of(devices, by_examples=e.averaging == "examples")
-            federation = dataclasses.replace(federation, measure_objective=objective.measure)
+            measure = objective.measure if e.record == "gradient" else objective.measure_loss
+            federation = dataclasses.replace(federation, measure_objective=measure)
         yield Simulation(e, federation, start, problem.model, devices, split)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 CONFIDENCE = 0.95
@@ -137,6 +137,26 @@ def compare_pairs(
         censored=censored,
         reverse=_by_chance([largest if other else -gap for gap, other in zip(gaps, only_a, strict=True)]),
     )
+
+
+def compare_closeness(
+    a: Mapping[int, float | None], b: Mapping[int, float | None], share: float, limit: float
+) -> Difference | None:
+    """Test whether A and B differ by less than a share of A, on the same seeds: two one-sided tests; both must hold.
+
+    `shown` is that they are close, `refuted` that one is below the other by more than that. `mean` is A minus B.
+    """
+    plain = compare_pairs(a, b, limit)
+    if plain is None:
+        return None
+    room = {seed: share * (limit if value is None else value) for seed, value in a.items()}
+    sides = [compare_pairs(x, _raise_by(y, room), limit * (1 + share)) for x, y in ((a, b), (b, a))]
+    tests = [side for side in sides if side is not None]
+    return replace(plain, p=max(test.p for test in tests), reverse=min(test.reverse for test in tests))
+
+
+def _raise_by(values: Mapping[int, float | None], room: Mapping[int, float]) -> dict[int, float | None]:
+    return {seed: None if value is None else value + room[seed] for seed, value in values.items() if seed in room}
 
 
 def half_interval(values: Sequence[float]) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedlga.experiments.statistics import Difference, compare_pairs
+from fedlga.experiments.statistics import Difference, compare_closeness, compare_pairs
 
 if TYPE_CHECKING:
     from fedlga.paper.items.base import Point
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Kind = tuple[str, str]  # method and policy
 ENOUGH_SEEDS = 5  # fewer can show nothing at the 5 % level
+SIMILAR = 0.1  # share of the rounds by which methods may differ that the paper calls similar; it gives no number
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ def fewer_rounds(
     return compare_pairs(first, second, min(runs.limit(point_a), runs.limit(point_b)))
 
 
+def about_as_many_rounds(runs: ItemRuns, a: Kind, b: Kind, point: Point) -> Difference | None:
+    """Test whether A and B need similar numbers of rounds to the target."""
+    first, second = (runs.values("rounds_to_target", *kind, point) for kind in (a, b))
+    return compare_closeness(first, second, SIMILAR, runs.limit(point))
+
+
 def sooner(runs: ItemRuns, clock: str, a: Kind, b: Kind) -> Difference | None:
     """Test whether A reaches the target sooner than B by this clock, as far as both ran."""
     first, second = (runs.values(f"{clock}_to_target", *kind) for kind in (a, b))
@@ -45,9 +52,12 @@ def sooner(runs: ItemRuns, clock: str, a: Kind, b: Kind) -> Difference | None:
     return compare_pairs(first, second, {seed: min(ran_a[seed], ran_b[seed]) for seed in ran_a if seed in ran_b})
 
 
-def lower(runs: ItemRuns, measure: str, a: Kind, b: Kind) -> Difference | None:
+def lower(
+    runs: ItemRuns, measure: str, a: Kind, b: Kind, point_a: Point | None = None, point_b: Point | None = None
+) -> Difference | None:
     """Test whether A is below B in a measure that every run has."""
-    return compare_pairs(known_values(runs.values(measure, *a)), known_values(runs.values(measure, *b)))
+    first, second = runs.values(measure, *a, point_a), runs.values(measure, *b, point_b)
+    return compare_pairs(known_values(first), known_values(second))
 
 
 def known_values(values: Mapping[int, float | None]) -> dict[int, float]:

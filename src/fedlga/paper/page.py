@@ -10,11 +10,12 @@ from fedlga.experiments.records import read_summary
 from fedlga.experiments.run import remove_weights
 from fedlga.paper.claims import judge
 from fedlga.paper.runs import ItemRuns
+from fedlga.report.seed_curves import write_curves
 from fedlga.report.style import METHOD_NAMES
 
 RAW = (
     *("point", "method", "stragglers", "seed", "rounds", "rounds_to_target", "seconds_to_target", "seconds_per_round"),
-    *("simulated_seconds_to_target", "best_accuracy", "last_accuracy", "last_train_loss"),
+    *("simulated_seconds_to_target", "best_accuracy", "last_accuracy", "last_train_loss", "final_train_objective"),
     *("approximation_error", "best_scale_error", "aggregate_error"),
 )  # columns of the CSV
 
@@ -39,7 +40,7 @@ def make_page(runs: ItemRuns, command: str) -> str:
     versions: dict[str, str] = runs.rows[0]["versions"] if runs.rows else {}
     item, setting = runs.item, runs.setting
     lines = [f"# {item.title}: {setting.name}", ""]
-    lines += [f"Not in the paper: {item.says}" if item.ours else f"The paper: {item.says}.", ""]
+    lines += [f"Not in the paper: {item.says}" if item.ours else f"The paper: {item.quote(setting)}.", ""]
     lines += [f"**{judge(claims, seeds)}**", ""]
     lines += [f"Setting: {setting.note}. Target {setting.base.target:.0%}.", ""]
     lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
@@ -72,5 +73,8 @@ def write_item(runs: ItemRuns, command: str) -> list[Path]:
     files = [folder / f"{runs.setting.name}.{ending}" for ending in ("md", "csv", "svg", "png", "pdf")]
     write_atomically(files[0], make_page(runs, command))
     write_atomically(files[1], format_csv([{name: row.get(name) for name in RAW} for row in runs.rows]))
-    runs.item.draw(runs, files[2:])
+    if runs.item.curves:
+        write_curves(runs.curves_file, runs.read_runs(), runs.item.curves)
+        files.append(runs.curves_file)
+    runs.item.draw(runs, files[2:5])
     return files

@@ -36,6 +36,16 @@ _SECONDS = {  # a round, and to the target
     },
 }
 _TAU = {"fashion-mnist": (29, 41, 54, 60), "cifar-10": (109, 157, 186, 220), "cifar-100": (122, 126, 140, 145)}
+_BEST = {  # the paper prints numbers for one data set, the others' as how far FedLGA is above them
+    "cifar-10": {
+        "fedlga": "64.44 %",
+        "fedavg": "5.7 % lower",
+        "fedprox": "3.8 % lower",
+        "fednova": "5.5 % lower",
+        "scaffold": "0.7 % lower",
+        "feddyn": "0.4 % lower",
+    }
+}
 _PRINTED: dict[tuple[str, str, float], dict[str, int]] = {
     ("epochs", "fashion-mnist", 8): {"fedlga": 52, "fedavg": 104},
     ("cohort", "cifar-100", 25): {"fedlga": 78},
@@ -44,13 +54,13 @@ _PRINTED: dict[tuple[str, str, float], dict[str, int]] = {
 
 def find_printed(item: str, dataset: str, method: str, value: float | str | None = None) -> str:
     """Return what the paper prints in this place; '-' if it prints no number."""
-    dataset = dataset.removesuffix("-quick").removesuffix("-small")
+    dataset = next((name for name in _ROUNDS if dataset.startswith(f"{name}-")), dataset)  # a setting of it
     at_base = {"epochs": 5, "rho": 0.5, "devices": 50, "cohort": 10}.get(item)
     if item == "runtime":
         seconds = _SECONDS.get(dataset, {}).get(method)
         return "-" if seconds is None else f"{seconds[0]} a round, {seconds[1]:.0f} in all"
     if item == "best":
-        return "64.44 %" if (dataset, method) == ("cifar-10", "fedlga") else "-"
+        return _BEST.get(dataset, {}).get(method, "-")
     if item == "tau-max" and method == "fedlga" and dataset in _TAU and value in TAU_SHARES:
         return str(_TAU[dataset][TAU_SHARES.index(float(value))])
     if isinstance(value, float | int) and (numbers := _PRINTED.get((item, dataset, value))) is not None:

@@ -1,6 +1,6 @@
-"""Drawing an item's figure again from its CSV file, without its runs.
+"""Drawing an item's figure again from its CSV files, without its runs.
 
-The CSV holds a row for each run, not its rounds: figures of learning curves need the runs themselves.
+SETTING.csv holds a row for each run. An item with learning curves has them in SETTING-curves.csv beside it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from fedlga.core.settings import BadInput
 from fedlga.paper.items import ITEMS
 from fedlga.paper.runs import ItemRuns
 from fedlga.paper.settings import Setting, make_setting
-
-FROM_ROWS = ("best", "runtime", "tau-max", "devices", "cohort", "epochs", "rho", "audit")  # items without curves
 
 
 @dataclass(frozen=True)
@@ -32,20 +30,24 @@ class RowsOfRuns(ItemRuns):
 
 def redraw(file: Path) -> list[Path]:
     """Draw the figure beside OUT/ITEM/SETTING.csv again; return the files that were written."""
-    item, setting = ITEMS.get(file.parent.name), _find_setting(file.stem)
-    if item is None or item.name not in FROM_ROWS:
-        raise BadInput(f"{str(file)!r}: figures of {file.parent.name} are not drawn from rows of runs")
+    item = ITEMS.get(file.parent.name)
+    if item is None:
+        raise BadInput(f"{str(file)!r}: there is no item {file.parent.name!r}")
     with file.open(newline="", encoding="utf-8") as lines:
         rows = tuple(_parse_row(row) for row in csv.DictReader(lines))
-    seeds = sorted({row["seed"] for row in rows})
-    runs = RowsOfRuns(item, setting, seeds, file.parent.parent, rows)
+    seeds, methods = sorted({row["seed"] for row in rows}), tuple({row["method"] for row in rows})
+    runs = RowsOfRuns(item, find_setting(file.stem), seeds, file.parent.parent, methods, rows)
     figures = [file.with_suffix(f".{ending}") for ending in ("svg", "png", "pdf")]
     item.draw(runs, figures)
     return figures
 
 
-def _find_setting(name: str) -> Setting:
-    for word in ("small", "quick"):
+def find_setting(name: str) -> Setting:
+    """Return the setting of this name."""
+    whole, _, rounds = name.removesuffix("-rounds").rpartition("-")
+    if name.endswith("-rounds") and rounds.isdecimal():
+        return find_setting(whole).cut(int(rounds))
+    for word in ("small", "batches", "quick"):
         if name.endswith(f"-{word}"):
             return make_setting(name.removesuffix(f"-{word}"), **{word: True})
     return make_setting(name)

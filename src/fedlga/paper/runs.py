@@ -19,10 +19,11 @@ from fedlga.experiments.measures import list_measures
 from fedlga.experiments.records import EXPERIMENT, read_records, read_summary
 from fedlga.experiments.run import remove_weights, run_and_record
 from fedlga.experiments.statistics import Estimate
-from fedlga.paper.items import ITEMS, Item, Point
+from fedlga.paper.items import ITEMS, SIX, Item, Point
 from fedlga.paper.printed import find_printed
 from fedlga.paper.settings import Setting
 from fedlga.report.figures import describe_seeds
+from fedlga.report.seed_curves import CURVES, Curves, read_curves
 
 if TYPE_CHECKING:
     from fedlga.backends.pool.workers import Workers
@@ -38,6 +39,7 @@ class ItemRuns:
     setting: Setting
     seeds: Sequence[int]
     out: Path
+    methods: Sequence[str] = ()  # of the item's methods; empty: all
 
     @cached_property
     def points(self) -> list[Point]:
@@ -50,12 +52,14 @@ class ItemRuns:
         return [
             (method, policy)
             for method in self.item.methods
+            if not self.methods or method in self.methods
             for policy in self.item.policies or [self.setting.base.changed({"method": method}).policy]
         ]
 
     def experiment(self, point: Point, method: str, policy: str, seed: int) -> Experiment:
         """Return the experiment of one run."""
-        return self.setting.base.changed({"method": method, "stragglers": policy, "seed": seed, **point.changes})
+        changes = {"method": method, "stragglers": policy, "seed": seed, **self.setting.own.get(method, {})}
+        return self.setting.base.changed({**changes, **point.changes})
 
     def folder(self, point: Point, method: str, policy: str, seed: int) -> Path:
         """Return where one run is kept."""
@@ -81,10 +85,30 @@ class ItemRuns:
             if (summary := read_summary(self.folder(point, method, policy, seed)))
         ]
 
-    def records(self, method: str, policy: str) -> list[Sequence[Record]]:
-        """Return the rounds of every seed that is done, at the first point."""
-        folders = [self.folder(self.points[0], method, policy, seed) for seed in self.seeds]
-        return [read_records(folder) for folder in folders if read_summary(folder)]
+    def arm(self, point: Point, method: str, policy: str) -> str:
+        """Return the name of a learning curve."""
+        return f"{method} {policy} {point.name}"
+
+    def read_runs(self) -> dict[str, dict[int, Sequence[Record]]]:
+        """Return the rounds of all runs that are done, by the name of their learning curve and by seed."""
+        runs: dict[str, dict[int, Sequence[Record]]] = {}
+        for point in self.points:
+            for method, policy in self.kinds:
+                folders = {seed: self.folder(point, method, policy, seed) for seed in self.seeds}
+                for seed, folder in folders.items():
+                    if read_summary(folder):
+                        runs.setdefault(self.arm(point, method, policy), {})[seed] = read_records(folder)
+        return runs
+
+    @property
+    def curves_file(self) -> Path:
+        """The file with the item's learning curves."""
+        return self.out / self.item.name / f"{self.setting.name}-{CURVES}"
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The item's learning curves, as they stand in their file."""
+        return read_curves(self.curves_file)
 
     def values(self, measure: str, method: str, policy: str, point: Point | None = None) -> dict[int, float | None]:
         """Return a measure by seed."""
@@ -123,13 +147,19 @@ class ItemRuns:
         return {title: find_printed(self.item.name, self.setting.name, method, point.value)}
 
 
-def plan_items(names: Sequence[str], setting: Setting, seeds: Sequence[int], out: Path) -> list[ItemRuns]:
+def plan_items(
+    names: Sequence[str], setting: Setting, seeds: Sequence[int], out: Path, methods: Sequence[str] = ()
+) -> list[ItemRuns]:
     """Return these items, those with fewer rounds first; 'all' is every one."""
+    for method in methods:
+        choose("--methods", method, SIX)
     if "all" in names:
         names = list(ITEMS)
     for name in names:
         choose("ITEM", name, [*ITEMS, "all"])
-    items = [ItemRuns(ITEMS[name], setting, seeds, out) for name in dict.fromkeys(names)]
+    items = [ItemRuns(ITEMS[name], setting, seeds, out, methods) for name in dict.fromkeys(names)]
+    if empty := [runs.item.name for runs in items if not runs.kinds]:
+        raise BadInput(f"--methods: got {', '.join(methods)}; {empty[0]} has none of them")
     return sorted(items, key=lambda runs: sum(e.rounds for e, _ in runs.all()))
 
 

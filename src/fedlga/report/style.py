@@ -53,6 +53,11 @@ def policy_style(policy: str) -> Style:
     return POLICY_COLOURS.get(policy, "#000000"), POLICY_DASHES.get(policy, "-")
 
 
+def value_style(index: int) -> Style:
+    """Return the colour and dashes of one of a few values of the same thing."""
+    return _numbered_style(index)
+
+
 def choose_styles(kinds: Sequence[tuple[str, str]]) -> list[Style]:
     """Return a style for each pair of a method and a policy; no two are the same, up to 36 of them.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from fedlga.experiments.statistics import Estimate
-from fedlga.paper.claims import Claim, find_fedlga, lower, sooner
+from fedlga.paper.claims import Claim, find_fedlga, known_values, lower, sooner
 from fedlga.paper.items.base import Item, Point
 from fedlga.report.figures import COLUMN_WIDTH, open_figure, use_percent
 from fedlga.report.style import METHOD_COLOURS, METHOD_NAMES
@@ -28,8 +28,16 @@ class BestAccuracy(Item):
         return {
             "rounds to target": runs.rounds_text(point, method, policy),
             "best accuracy": runs.text("best_accuracy", point, method, policy),
+            "FedLGA's minus this, seed by seed": self._margin(runs, method, policy),
             **runs.printed(point, method),
         }
+
+    def _margin(self, runs: ItemRuns, method: str, policy: str) -> str:
+        """Return by how much FedLGA's best accuracy is higher, paired."""
+        fedlga, _ = find_fedlga(runs.kinds)
+        ours, own = (known_values(runs.values("best_accuracy", *kind)) for kind in (fedlga, (method, policy)))
+        gaps = [ours[seed] - own[seed] for seed in own if seed in ours]
+        return "" if (method, policy) == fedlga else Estimate.of(gaps).text("+.1%").replace("± +", "± ")
 
     def claims(self, runs: ItemRuns) -> list[Claim]:  # noqa: D102
         fedlga, others = find_fedlga(runs.kinds)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedlga.paper.claims import Claim
 from fedlga.paper.settings import Setting
@@ -34,16 +34,23 @@ BASE_POINT = Point(BASE, "", {})
 class Item(ABC):
     """One figure or table. A subclass says what is run, the table's columns, what is claimed and how it is drawn."""
 
+    curves: ClassVar[Sequence[str]] = ()  # what its learning curves show; empty: it has none
+
     name: str
     title: str
     says: str  # the paper's claim, in our words; for one of ours, the question
     methods: Sequence[str] = SIX
     policies: Sequence[str] = ()  # empty: each method's own
     ours: bool = False  # it is not in the paper
+    says_of: Mapping[str, str] = field(default_factory=dict[str, str])  # what the paper says of one data set alone
 
     def points(self, setting: Setting) -> list[Point]:
         """Return what is varied; the paper's default is always the point BASE, whose runs all items share."""
         return [BASE_POINT]
+
+    def quote(self, setting: Setting) -> str:
+        """Return what the paper claims, of this data set."""
+        return self.says_of.get(setting.base.dataset, self.says)
 
     def label(self, point: Point) -> dict[str, str]:
         """Return the columns of the table that say which point a row is of."""

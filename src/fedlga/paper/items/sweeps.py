@@ -1,35 +1,38 @@
-"""Sweeps: rounds to the target over one setting of the experiment."""
+"""Sweeps over one setting: rounds to the target, or learning curves."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedlga.experiments.statistics import Estimate
-from fedlga.paper.claims import Claim, fewer_rounds, find_fedlga
+from fedlga.paper.claims import Claim, about_as_many_rounds, fewer_rounds, find_fedlga, lower
 from fedlga.paper.items.base import BASE, Item, Point
 from fedlga.paper.settings import TAU_SHARES, Setting
 from fedlga.report.figures import open_figure, put_legend_outside
-from fedlga.report.style import METHOD_MARKERS, METHOD_NAMES, method_style
+from fedlga.report.learning_curves import CurvePanel, draw_curves
+from fedlga.report.style import METHOD_MARKERS, METHOD_NAMES, method_style, value_style
 
 if TYPE_CHECKING:
     from fedlga.paper.runs import ItemRuns
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Item):
-    """Rounds to the target over what is varied."""
+    """What the paper varies; the paper's default is one of the values."""
 
     axis: str  # what is varied
     short: str  # the same in a word
     changes: Callable[[Setting], Mapping[float, Mapping[str, Any]]]  # of the experiment, for each value
-    rises: bool = True  # the paper says that larger values need more rounds
-    fedlga_only: bool = False  # the paper speaks of FedLGA alone
+
+    @abstractmethod
+    def limits(self, setting: Setting) -> Mapping[str, Any]:
+        """Return how long runs go that are not of the paper's default."""
 
     def points(self, setting: Setting) -> list[Point]:  # noqa: D102
         return [self._point(setting, value, changes) for value, changes in self.changes(setting).items()]
@@ -37,30 +40,50 @@ class Sweep(Item):
     def _point(self, setting: Setting, value: float, changes: Mapping[str, Any]) -> Point:
         if setting.base.changed(changes).resolved() == setting.base.resolved():
             return Point(BASE, value, {})
-        limits = {"rounds": setting.longest, "stop_at_target": True}
-        return Point(f"{self.name}-{value:g}", value, {**changes, **limits})
+        return Point(f"{self.name}-{value:g}", value, {**changes, **self.limits(setting)})
 
     def label(self, point: Point) -> dict[str, str]:  # noqa: D102
         return {self.axis: f"{point.value:g}"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RoundsOver(Sweep):
+    """Rounds to the target over what is varied."""
+
+    rises: bool = True  # the paper says that larger values need more rounds
+    trend_of_all: bool = True  # it says so of every method; else of FedLGA alone
+    similar: Mapping[str, float] = field(default_factory=dict[str, float])
+    # By data set: the value at which the paper finds all methods similar. At all others it has FedLGA ahead.
+
+    def limits(self, setting: Setting) -> Mapping[str, Any]:  # noqa: D102
+        return {"rounds": setting.longest, "stop_at_target": True}
 
     def columns(self, runs: ItemRuns, point: Point, method: str, policy: str) -> dict[str, str]:  # noqa: D102
         return {"rounds to target": runs.rounds_text(point, method, policy), **runs.printed(point, method)}
 
     def claims(self, runs: ItemRuns) -> list[Claim]:
-        """Return whether the sweep goes the way the paper says, and whether FedLGA is ahead at every point."""
+        """Return whether the sweep goes the way the paper says, and whether FedLGA is ahead, or level, at a value."""
         fedlga, others = find_fedlga(runs.kinds)
         first, last = runs.points[0], runs.points[-1]
         low, high = (first, last) if self.rises else (last, first)
         claims: list[Claim] = []
         for kind in runs.kinds:
             text = f"{METHOD_NAMES[kind[0]]} needs fewer rounds at {self.short} {low.value:g} than at {high.value:g}"
-            judged = kind == fedlga or not self.fedlga_only
+            judged = kind == fedlga or self.trend_of_all
             claims.append(Claim(text, fewer_rounds(runs, kind, kind, low, high), judged=judged))
+        level_at = self.similar.get(runs.setting.base.dataset)
         for point in runs.points:
+            where = f"at {self.short} {point.value:g}, FedLGA"
             for o in others:
-                text = f"at {self.short} {point.value:g}, FedLGA needs fewer rounds than {METHOD_NAMES[o[0]]}"
+                name = METHOD_NAMES[o[0]]
+                if level := point.value == level_at:
+                    claims.append(
+                        Claim(f"{where} and {name} differ by less than a tenth of FedLGA's rounds",
+                              about_as_many_rounds(runs, fedlga, o, point))
+                    )  # fmt: skip
                 difference = fewer_rounds(runs, fedlga, o, point, point)
-                claims.append(Claim(text, difference, judged=not self.fedlga_only))
+                claims.append(Claim(f"{where} needs fewer rounds than {name}", difference, judged=not level))
         return claims
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:
@@ -90,6 +113,56 @@ class Sweep(Item):
             panel.set(xlabel=self.axis, ylabel=f"rounds to {runs.setting.base.target:.0%}")
             panel.set_ylim(bottom=0)
             put_legend_outside(panel)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AccuracyOver(Sweep):
+    """Learning curves, one for each value, all of the same length: in rounds and in accuracy, more is better."""
+
+    curves: ClassVar[Sequence[str]] = ("accuracy",)
+
+    def limits(self, setting: Setting) -> Mapping[str, Any]:  # noqa: D102
+        return {}
+
+    def columns(self, runs: ItemRuns, point: Point, method: str, policy: str) -> dict[str, str]:  # noqa: D102
+        return {
+            "rounds to target": runs.rounds_text(point, method, policy),
+            "best accuracy": runs.text("best_accuracy", point, method, policy),
+            **runs.printed(point, method),
+        }
+
+    def claims(self, runs: ItemRuns) -> list[Claim]:
+        """Return whether the largest value needs fewer rounds than the smallest, and gets higher; FedLGA's counts."""
+        fedlga, _ = find_fedlga(runs.kinds)
+        small, large = runs.points[0], runs.points[-1]
+        claims: list[Claim] = []
+        for kind in runs.kinds:
+            name, judged = METHOD_NAMES[kind[0]], kind == fedlga
+            text = f"{name} needs fewer rounds at {self.short} {large.value:g} than at {small.value:g}"
+            claims.append(Claim(text, fewer_rounds(runs, kind, kind, large, small), judged=judged))
+            text = f"{name}'s best accuracy is lower at {self.short} {small.value:g} than at {large.value:g}"
+            worse = lower(runs, "best_accuracy", kind, kind, small, large)
+            claims.append(Claim(text, worse, "+.2%", judged=judged))
+        return claims
+
+    def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:
+        """Draw a panel for each method, with a line for each value."""
+        panels = [
+            CurvePanel(
+                "accuracy",
+                "rounds",
+                {
+                    runs.arm(point, method, policy): (f"{self.short} = {point.value:g}", value_style(index))
+                    for index, point in enumerate(runs.points)
+                },
+                f"{METHOD_NAMES[method]}: test accuracy",
+                runs.setting.base.target,
+                fit=True,
+            )
+            for method, policy in runs.kinds
+        ]
+        draw_curves(runs.curves, files, [panels], subject=runs.setting.name, width=3.6 * len(panels), differences=False)
 
 
 def vary(field: str, values: Callable[[Setting], Sequence[float]]) -> Callable[[Setting], dict[float, dict[str, Any]]]:

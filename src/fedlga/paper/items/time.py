@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from fedlga.paper.claims import Claim, lower, sooner
 from fedlga.paper.items.base import Item, Point
 from fedlga.paper.settings import EXAMPLES, Setting
-from fedlga.report.figures import (
-    collect_curve,
-    draw_remaining_seeds,
-    draw_with_interval,
-    fit_to_lines,
-    mark_target,
-    open_figure,
-    put_legend_outside,
-    use_percent,
-)
+from fedlga.report.learning_curves import CurvePanel, draw_curves
 from fedlga.report.style import policy_style
 
 if TYPE_CHECKING:
@@ -30,6 +21,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Time(Item):
     """The policies compared in simulated seconds, with log-normal speeds and a deadline."""
+
+    curves: ClassVar[Sequence[str]] = ("accuracy",)
 
     def points(self, setting: Setting) -> list[Point]:  # noqa: D102
         base = setting.base
@@ -62,16 +55,9 @@ class Time(Item):
         return claims
 
     def draw(self, runs: ItemRuns, files: Sequence[Path]) -> None:  # noqa: D102
-        with open_figure(files, height=2.7, note=runs.describe()) as ((panel,),):
-            for method, policy in runs.kinds:
-                if records := runs.records(method, policy):
-                    x, values = collect_curve(records, "accuracy", "simulated_seconds")
-                    draw_with_interval(panel, x, values, policy_style(policy), policy)
-                    draw_remaining_seeds(panel, records, "accuracy", policy_style(policy)[0], "simulated_seconds")
-            fit_to_lines(panel)
-            target = runs.setting.base.target
-            if target is not None:
-                mark_target(panel, target, f"target {target:.0%}")
-            use_percent(panel.yaxis)
-            panel.set(xlabel="simulated seconds", ylabel="test accuracy")
-            put_legend_outside(panel)
+        lines = {
+            runs.arm(runs.points[0], method, policy): (policy, policy_style(policy)) for method, policy in runs.kinds
+        }
+        target = runs.setting.base.target
+        panel = CurvePanel("accuracy", "simulated_seconds", lines, "test accuracy", target, fit=True)
+        draw_curves(runs.curves, files, [[panel]], subject=runs.setting.name)
