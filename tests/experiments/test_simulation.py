@@ -130,7 +130,7 @@ def test_the_recorded_objective_is_the_mean_loss_of_the_devices(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"record": "hessian"}, "record: got 'hessian'; it takes one of gradient"),
+        ({"record": "hessian"}, "record: got 'hessian'; it takes one of objective, gradient"),
         ({"record": "gradient", "batch_norm": "device"}, "record: got 'gradient' with batch_norm 'device'"),
     ],
 )
