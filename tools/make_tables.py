@@ -703,7 +703,7 @@ SETTINGS = {
     "cifar-10-small": "CIFAR-10, small",
     "cifar-100-small": "CIFAR-100, small",
 }
-PAPER_ITEMS = ("accuracy", "loss", "best", "runtime", "tau-max", "epochs", "rho", "devices", "cohort")
+PAPER_ITEMS = ("accuracy", "scheme-i", "loss", "best", "runtime", "tau-max", "epochs", "rho", "devices", "cohort")
 OUR_ITEMS = ("time", "audit")
 BASE_VALUES = {"tau-max": 0.8, "epochs": 5, "rho": 0.5, "devices": 50, "cohort": 10}  # of the point 'base'
 
@@ -757,8 +757,8 @@ def count_parts(file: Path) -> Counter[str]:
 
 @table
 def paper_methods(setting: str) -> list[Row]:
-    """The six methods: rounds to the target beside the paper's, best accuracy, training loss."""
-    records = read_item("accuracy", setting)
+    """The six methods: rounds to the target beside the paper's, best accuracy, loss on the training data."""
+    records, losses = read_item("accuracy", setting), read_item("loss", setting)
     rows: list[Row] = []
     for method, policy in dict.fromkeys((r["method"], r["stragglers"]) for r in records):
         runs = [r for r in records if r["method"] == method]
@@ -769,10 +769,17 @@ def paper_methods(setting: str) -> list[Row]:
                 f"rounds, {_the_paper(setting)}": find_printed("accuracy", setting, method),
                 "rounds, here": show_measure(runs, "rounds_to_target"),
                 "best accuracy, here": show_measure(runs, "best_accuracy"),
-                "training loss at the end, here": show_measure(runs, "last_train_loss"),
+                **_show_loss([r for r in losses if r["method"] == method]),
             }
         )
     return rows
+
+
+def _show_loss(runs: list[Record]) -> Row:
+    """Return f(w) at the end; of runs of an earlier version, which did not compute it, the mean loss of batches."""
+    if all(r.get("final_train_objective") for r in runs):
+        return {"f(w) at the end, here": show_measure(runs, "final_train_objective")}
+    return {"mean loss of batches at the end, here": show_measure(runs, "last_train_loss")}
 
 
 @table
@@ -797,8 +804,8 @@ def paper_runtime(setting: str) -> list[Row]:
 
 
 @table
-def paper_sweep(item: str, setting: str, only: str = "") -> list[Row]:
-    """Rounds to the target, a row a method and a column a value; the paper's numbers if it has one for each value.
+def paper_sweep(item: str, setting: str, only: str = "", measure: str = "rounds_to_target") -> list[Row]:
+    """A measure, a row a method and a column a value; the paper's rounds if it has a number for each value.
 
     `only` lists the methods that are shown.
     """
@@ -810,12 +817,12 @@ def paper_sweep(item: str, setting: str, only: str = "") -> list[Row]:
     rows: list[Row] = []
     for method in distinct(r["method"] for r in records if not only or r["method"] in only.split(",")):
         printed = {f"{axis} = {v:g}": find_printed(item, setting, method, v) for v in points.values()}
-        if "-" not in printed.values():
+        if "-" not in printed.values() and measure == "rounds_to_target":
             rows.append({"method": f"{METHOD_NAMES[method]}, {_the_paper(setting)}", **printed})
         row = {"method": METHOD_NAMES[method]}
         for point, value in points.items():
             runs = [r for r in records if (r["method"], r["point"]) == (method, point)]
-            row[f"{axis} = {value:g}"] = show_measure(runs, "rounds_to_target")
+            row[f"{axis} = {value:g}"] = show_measure(runs, measure)
         rows.append(row)
     return rows
 

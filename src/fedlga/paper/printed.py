@@ -55,7 +55,7 @@ _PRINTED: dict[tuple[str, str, float], dict[str, int]] = {
 def find_printed(item: str, dataset: str, method: str, value: float | str | None = None) -> str:
     """Return what the paper prints in this place; '-' if it prints no number."""
     dataset = next((name for name in _ROUNDS if dataset.startswith(f"{name}-")), dataset)  # a setting of it
-    at_base = {"epochs": 5, "rho": 0.5, "devices": 50, "cohort": 10}.get(item)
+    at_base = {"tau-max": TAU_SHARES[-1], "epochs": 5, "rho": 0.5, "devices": 50, "cohort": 10}.get(item)
     if item == "runtime":
         seconds = _SECONDS.get(dataset, {}).get(method)
         return "-" if seconds is None else f"{seconds[0]} a round, {seconds[1]:.0f} in all"
@@ -65,6 +65,6 @@ def find_printed(item: str, dataset: str, method: str, value: float | str | None
         return str(_TAU[dataset][TAU_SHARES.index(float(value))])
     if isinstance(value, float | int) and (numbers := _PRINTED.get((item, dataset, value))) is not None:
         return str(numbers.get(method, "-"))
-    if item in ("accuracy", "tau-max") or (at_base is not None and value == at_base):
+    if item in ("accuracy", "scheme-i") or (at_base is not None and value == at_base):
         return str(_ROUNDS.get(dataset, {}).get(method, "-"))
     return "-"
