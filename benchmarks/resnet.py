@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/resnet.py [--repetitions 15] [--out results/models]
 
 Each way to compute loss and gradients has a process of its own; they take turns, a block of ten steps at a time.
-Milliseconds are of the processor, so that other work on the machine counts little; a ratio is the median over the turns
-of plain / this way, with the lowest and the highest. `resnet20.csv` has the ways, `resnet20-parts.csv` the plain step by
-operation (torch's profiler). The two ways with bfloat16 compute other numbers: they are here to know what they would
-gain. Compiling the whole step takes minutes.
+Milliseconds are of the processor, so that other work on the machine counts little. A ratio says how many times as fast
+as fedlga's own step a way is: the median over the turns, the lowest and the highest. `resnet20.csv` has the ways,
+`resnet20-parts.csv` fedlga's step by operation (torch's profiler). The two ways with bfloat16 compute other numbers:
+they are here to know what they would gain. Compiling the whole step takes minutes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from torch import nn
 from torch.nn import functional
 
 from fedlga.core.files import format_csv, write_atomically
+from fedlga.core.process import keep_freed_memory
 from fedlga.experiments.measures import describe_machine
 from fedlga.learning import models
 
 OUT = Path(__file__).parents[1] / "results" / "models"
 BATCH, STEPS, WARM_UP, PROFILED = 10, 10, 3, 30
 WAYS = {  # name -> what it is
-    "plain": "as fedlga trains it",
-    "channels last": "weights and images in the order NHWC",
-    "fused": "GroupNorm and ReLU compiled into one pass, forward and backward",
-    "compiled": "loss and gradients compiled as one graph (compile=on)",
-    "AVX2": "plain, oneDNN held to AVX2 (ONEDNN_MAX_CPU_ISA)",
-    "bfloat16 products": "plain, oneDNN may round inside of convolutions (fp32_precision)",
-    "autocast": "plain, under torch.autocast to bfloat16",
+    "fedlga": "channels last, freed memory is kept: as devices train",
+    "default layout": "weights and images in torch's default order",
+    "fused": "GroupNorm and the ReLU after it compiled into one pass, forward and backward",
+    "compiled": "loss and gradients compiled as one graph (`compile=on`)",
+    "AVX2": "oneDNN held to AVX2 (`ONEDNN_MAX_CPU_ISA`)",
+    "bfloat16 products": "oneDNN may round inside of convolutions (`fp32_precision`)",
+    "autocast": "under `torch.autocast` to bfloat16",
 }
 ENVIRONMENT = {"AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}
 Step = Callable[[], Any]
@@ -50,7 +51,7 @@ def make_step(way: str) -> Step:
     torch.manual_seed(0)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
     model = models.resnet20((3, 32, 32), 10)
-    if way == "channels last":
+    if way != "default layout":
         model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
     if way == "fused":
         fuse(model)
@@ -100,6 +101,7 @@ def compile_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -
 
 def serve(way: str) -> None:
     """Compute a block of steps for each line of the input, and answer with milliseconds a step."""
+    keep_freed_memory()
     torch.set_num_threads(1)
     step = make_step(way)
     for _ in range(WARM_UP):
@@ -113,7 +115,7 @@ def serve(way: str) -> None:
 
 
 def measure(repetitions: int) -> list[dict[str, Any]]:
-    """Return milliseconds of each way, and how many times as fast as the plain one it is."""
+    """Return milliseconds of each way, and how many times as fast as fedlga's own it is."""
     with ExitStack() as stack:
         children = {way: stack.enter_context(start(way)) for way in WAYS}
         for child in children.values():
@@ -125,7 +127,7 @@ def measure(repetitions: int) -> list[dict[str, Any]]:
             child.stdin.close()
     rows: list[dict[str, Any]] = []
     for way, meaning in WAYS.items():
-        ratios = [turn["plain"] / turn[way] for turn in turns]
+        ratios = [turn["fedlga"] / turn[way] for turn in turns]
         rows.append(
             {
                 "way": way,
@@ -161,12 +163,12 @@ def ask(child: subprocess.Popen[str]) -> float:
 
 
 def profile() -> list[dict[str, Any]]:
-    """Return the plain step by operation: milliseconds and share, the largest first."""
+    """Return fedlga's step by operation: milliseconds and share, the largest first."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
     torch.set_num_threads(1)
-    step = make_step("plain")
+    step = make_step("fedlga")
     for _ in range(WARM_UP):
         step()
     with record(activities=[ProfilerActivity.CPU]) as result:
@@ -195,9 +197,8 @@ def main() -> None:
     for rows, name in ((ways, "resnet20"), (parts, "resnet20-parts")):
         write_atomically(arguments.out / f"{name}.csv", format_csv(rows))
     for row in ways:
-        print(
-            f"{row['way']:<18} {row['milliseconds']:7.2f} ms  {row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        )
+        ratio = f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        print(f"{row['way']:<18} {row['milliseconds']:7.2f} ms  {ratio}")
     for row in parts:
         print(f"{row['operation']:<45} {row['milliseconds']:7.2f} ms {row['share']:6.1%}")
     print(describe_machine())

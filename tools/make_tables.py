@@ -35,12 +35,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from markdown_it import MarkdownIt
 
 from fedlga.core.files import write_atomically
 from fedlga.experiments.measures import list_measures
 from fedlga.experiments.statistics import Estimate
 from fedlga.paper.printed import find_printed
+from fedlga.paper.redraw import find_setting
+from fedlga.report.seed_curves import read_curves
 from fedlga.report.style import METHOD_NAMES
 from fedlga.theory.theorems import Constants, Setting, find_bound
 
@@ -835,6 +838,55 @@ def _the_paper(setting: str) -> str:
 def _point_value(item: str, point: str) -> float:
     """Return what a point of a sweep stands for: 'rho-0.1' is 0.1."""
     return BASE_VALUES[item] if point == "base" else float(point.removeprefix(f"{item}-"))
+
+
+MOST_COLUMNS = 5  # evaluated rounds that a table of curves shows
+
+
+@table
+def paper_curves(setting: str) -> list[Row]:
+    """The accuracy of each method over the rounds, at some of them; eta_l, and the best accuracy."""
+    curves, chosen = read_curves(RESULTS / "paper" / "accuracy" / f"{setting}-curves.csv"), find_setting(setting)
+    records = read_item("accuracy", setting)
+    rounds = next(iter(next(iter(curves.values())).values())).rounds
+    shown = rounds[np.unique(np.linspace(0, len(rounds) - 1, MOST_COLUMNS + 1).round().astype(int))[-MOST_COLUMNS:]]
+    rows: list[Row] = []
+    for arm, by_seed in curves.items():
+        method, policy, _ = arm.split(" ")
+        runs = [r for r in records if (r["method"], r["stragglers"]) == (method, policy)]
+        row = {
+            "method": METHOD_NAMES[method],
+            "policy": policy,
+            "eta_l": f"{chosen.own.get(method, {}).get('lr', chosen.base.lr):g}",
+        }
+        for at in shown:
+            values = [float(curve.measures["accuracy"][curve.rounds == at][0]) for curve in by_seed.values()]
+            row[f"round {at}"] = show(values, ".1%")
+        rows.append({**row, "best": show_measure(runs, "best_accuracy")})
+    return rows
+
+
+@table
+def resnet_ways() -> list[Row]:
+    """Ways to compute a step of ResNet-20, beside the plain one: results/models/resnet20.csv."""
+    return [
+        {
+            "way": r["way"],
+            "what it is": r["meaning"],
+            "milliseconds": r["milliseconds"],
+            "times as fast": f"{known(r, 'ratio'):.2f} ({known(r, 'low'):.2f} to {known(r, 'high'):.2f})",
+        }
+        for r in read_csv("models/resnet20.csv")
+    ]
+
+
+@table
+def resnet_parts() -> list[Row]:
+    """The plain step of ResNet-20 by operation: results/models/resnet20-parts.csv."""
+    return [
+        {"operation": f"`{r['operation']}`", "calls": r["calls"], "share of the step": f"{known(r, 'share'):.0%}"}
+        for r in read_csv("models/resnet20-parts.csv")
+    ]
 
 
 @table

@@ -9,7 +9,7 @@ from fedlga.core.settings import choose
 from fedlga.experiments.config import Experiment
 
 _CIFAR = {"model": "resnet20", "augment": True, "steps_per_epoch": 0, "lr": 0.01, "rounds": 400}
-_BATCHES = {"steps_per_epoch": 1, "lr": 0.03, "rounds": 2000, "evaluate_every": 50}
+_BATCHES = {"steps_per_epoch": 1, "rounds": 1500, "evaluate_every": 50}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "paper-epochs": {"steps_per_epoch": 0, "lr": 0.01, "rounds": 20, "target": 0.7},
