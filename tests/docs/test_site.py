@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -18,6 +17,7 @@ import pytest
 
 import fedlga
 import fedlga.flower
+from browsing import needs_browser, open_browser, read_errors, set_screen, wait_until
 from fedlga.cli.main import cli
 from fedlga.core.registry import SEAMS
 from fedlga.core.types import Record
@@ -25,11 +25,6 @@ from fedlga.experiments.config import experiment_fields
 from fedlga.experiments.measures import list_measures
 
 ROOT = Path(__file__).parents[2]
-BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
-DRIVER = shutil.which("chromedriver") or ""
-needs_browser = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="no Chromium with its driver here: see `make browser`"
-)
 LOOKED_AT = ("index", "one-round", "choosing", "methods/fedlga", "command-line", "records", "python")
 
 
@@ -154,28 +149,13 @@ def test_equations_are_drawn_by_the_browser(site):
 @pytest.fixture(scope="module")
 def browser(site) -> Any:
     """Open a browser without a window that has no way to a server."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(flag)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
+    with open_browser(network=False) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def open_page(browser: Any, site: Path, page: str, width: int = 1300, scheme: str = "light") -> None:
     """Open a page from its file, as a reader without a server does, who was never here before."""
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    set_screen(browser, width, scheme)
     browser.get((site / f"{page}.html").as_uri())
     browser.execute_script("localStorage.clear()")  # the colours that were chosen before
     browser.refresh()
@@ -185,32 +165,26 @@ def open_page(browser: Any, site: Path, page: str, width: int = 1300, scheme: st
 @needs_browser
 @pytest.mark.parametrize("page", LOOKED_AT)
 def test_a_page_fits_every_screen_in_both_colour_schemes(browser, site, page):
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    lightness = "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).reduce((a, b) => +a + +b)"
     for width in (400, 1300):
         for scheme in ("light", "dark"):
             open_page(browser, site, page, width, scheme)
-            dark = scheme == "dark"
-            WebDriverWait(browser, 60).until(lambda b, dark=dark: (sum(b.execute_script(lightness)) < 300) == dark)
+            wait_until(browser, f"return {lightness} {'<' if scheme == 'dark' else '>='} 300")
             assert browser.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
-            errors = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-            assert errors == []
+            assert read_errors(browser) == []
 
 
 @pytest.mark.slow
 @needs_browser
 def test_search_works_from_files(browser, site):
     from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
 
     open_page(browser, site, "index")
     box = browser.find_element(By.CSS_SELECTOR, ".md-search__input")
     box.click()
     box.send_keys("staleness")
-    found = WebDriverWait(browser, 60).until(
-        lambda b: [e.get_attribute("href") for e in b.find_elements(By.CSS_SELECTOR, ".md-search-result__link")]
-    )
+    links = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
+    found = wait_until(browser, f"const links = {links}; return links.length ? links : null")
     assert any("schedules.html" in link for link in found)
 
 

@@ -118,6 +118,88 @@ def test_a_task_predicts_also_where_its_file_is_gone(tmp_path):
     assert outputs.flatten().tolist() == pytest.approx([1, 3], abs=max(0.2, 3 * run.summary["final_rmse"]))
 
 
+TWO_INPUTS = """
+import numpy as np
+import torch
+from torch import nn
+
+rng = np.random.default_rng(0)
+A, B = rng.normal(size=(600, 3)).astype(np.float32), rng.normal(size=(600, 2)).astype(np.float32)
+
+def data():
+    return INPUTS, (A.sum(1) + B.sum(1) > 0).astype(np.int64)
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, wide, narrow):
+        return self.layer(torch.cat([wide, narrow], 1))
+
+model = Both
+"""
+
+
+@pytest.fixture(scope="module", params=["dict", "tuple"])
+def nested(request, tmp_path_factory):
+    """Return a run of a task whose model has two inputs, by name or in order; and what makes inputs of two arrays."""
+    folder = tmp_path_factory.mktemp(request.param)
+    form = {"dict": "{'wide': A, 'narrow': B}", "tuple": "(A, B)"}[request.param]
+    (folder / "two.py").write_text(TWO_INPUTS.replace("INPUTS", form))
+    e = fedlga.Experiment(task=str(folder / "two.py"), rounds=3, devices=2, cohort=2, lr=0.5, backend="serial")
+    fedlga.run(e, folder / "run")
+    by_name = request.param == "dict"
+    return fedlga.load(folder / "run"), lambda a, b: {"wide": a, "narrow": b} if by_name else (a, b)
+
+
+def test_a_model_with_several_inputs_predicts(nested):
+    """300 rows are more than a batch of predictions; arrays, tensors, frames and lists of rows are the same inputs."""
+    import pandas as pd
+
+    run, form = nested
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(300, 3)), rng.normal(size=(300, 2))
+    layer = run.model().layer
+    by_hand = layer(torch.from_numpy(np.hstack([a, b])).float()).argmax(1)
+    assert torch.equal(run.predict(form(a, b)), by_hand)
+    assert torch.equal(run.predict(form(torch.from_numpy(a), pd.DataFrame(b))), by_hand)
+    assert torch.equal(run.predict(form(a.tolist(), [torch.from_numpy(row) for row in b])), by_hand)
+    assert run.scores(form(a, b)).shape == (300, 2)
+
+
+def test_nested_inputs_of_a_wrong_form_are_refused_in_a_line(nested):
+    run, form = nested
+    a, b = np.zeros((4, 3)), np.zeros((4, 2))
+    cases = {
+        "it takes as many rows in each": form(a, b[:2]),
+        "inputs: got none; it takes at least one": form(a[:0], b[:0]),
+        "which the model does not take (RuntimeError: mat1 and mat2 shapes": form(a, a),
+        "missing 1 required positional argument: 'narrow'": {"wide": a} if isinstance(form(a, b), dict) else (a,),
+        "inputs: got str; it takes an array, a tensor or a frame, or a tuple or dict of them": "a",
+        "inputs: it holds rows that differ in length, or text; it takes numbers": form([[1, 2], [3]], b),
+        "inputs: it is a single number; it takes one row an example": form(1.0, b),
+    }
+    for message, inputs in cases.items():
+        with pytest.raises(BadInput) as caught:
+            run.predict(inputs)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_frame_of_text_and_inputs_that_are_no_images_are_refused(trained, tmp_path):
+    import pandas as pd
+
+    with pytest.raises(BadInput, match=r"inputs: got \{a: int\}; it takes images of 1 x 8 x 8, one or many"):
+        trained.predict({"a": 1})
+    (tmp_path / "line.py").write_text(TASK)
+    e = fedlga.Experiment(task=str(tmp_path / "line.py"), rounds=1, devices=2, cohort=2, lr=0.1, backend="serial")
+    run = fedlga.run(e, tmp_path / "run")
+    with pytest.raises(BadInput, match=r"inputs: the frame does not hold numbers \(could not convert"):
+        run.predict(pd.DataFrame({"x": ["one", "two"]}))
+    assert run.predict(pd.DataFrame({"x": [1, 2]})).shape == (2, 1)
+
+
 def test_a_task_made_in_python_must_be_given(tmp_path):
     line = np.linspace(-1, 1, 40, dtype=np.float32)
     task = fedlga.Task(lambda: nn.Linear(1, 1), (line[:, None], 2 * line), name="line", metrics=["rmse"])

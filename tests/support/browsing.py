@@ -18,8 +18,8 @@ PATIENCE = 60  # seconds; what is waited for comes far sooner, also on a busy ma
 
 
 @contextmanager
-def open_browser(*, scripts: bool = True) -> Generator[Any]:
-    """Open a browser without a window; its console is kept. `scripts=False`: one that runs no JavaScript."""
+def open_browser(*, scripts: bool = True, network: bool = True) -> Generator[Any]:
+    """Open a browser without a window; its console is kept. It may run no JavaScript, or find no host by its name."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -27,6 +27,8 @@ def open_browser(*, scripts: bool = True) -> Generator[Any]:
     options.binary_location = BROWSER
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(flag)
+    if not network:
+        options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
     if not scripts:
         options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

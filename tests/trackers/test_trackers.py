@@ -170,3 +170,62 @@ def test_from_the_command_line(tmp_path):
     subprocess.run([sys.executable, "-m", "fedlga", *words], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "r" / "a.csv").exists()
     assert len(list(tmp_path.glob("c/*/seed-0/tracked.csv"))) == 2
+
+
+@pytest.mark.slow
+def test_every_run_of_a_search_is_followed(tmp_path):
+    """In processes of their own: two points on a tuning seed, one of them on a held-out one; a failure is told here."""
+    with pytest.warns(UserWarning, match="WantsAccuracy failed .KeyError: 'accuracy'.; the run goes on without it"):
+        fedlga.tune(
+            SMALL,
+            grid={"lr": [0.05, 0.1]},
+            arms=["fedavg keep"],
+            seeds=[100],
+            held_out=[0],
+            widen=0,
+            out=tmp_path / "t",
+            track=["csv", "plugins_for_tests:WantsAccuracy"],
+        )
+    followed = sorted(str(file.parent.relative_to(tmp_path / "t")) for file in tmp_path.rglob("tracked.csv"))
+    assert [name.split("/")[0] for name in followed] == ["held-out", "search", "search"]
+    assert len((tmp_path / "t" / followed[0] / "tracked.csv").read_text().splitlines()) == 1 + SMALL.rounds
+
+
+@pytest.mark.slow
+def test_a_search_from_the_command_line(tmp_path):
+    words = ["tune", "--preset", "digits", "--rounds", "2", "--arm", "fedavg keep", "--grid", "lr=0.1", "--widen", "0"]
+    words += ["--seeds", "100", "--held-out", "0", "--out", "t", "--track", "csv file=a.csv"]
+    subprocess.run([sys.executable, "-m", "fedlga", *words], cwd=tmp_path, check=True, capture_output=True)
+    assert len(list(tmp_path.glob("t/**/a.csv"))) == 2
+    done = subprocess.run(
+        [sys.executable, "-m", "fedlga", *words[:-4], "--out", "u", "--track", "cvs"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "fedlga: --track: there is no 'cvs'; there is: csv, mlflow, tensorboard, wandb\n",
+    )
+    assert not (tmp_path / "u").exists()
+
+
+def test_two_processes_that_begin_at_once_share_one_experiment_of_mlflow():
+    """Neither finds the experiment, both create it: the second is refused, and finds what the first one made."""
+    from types import SimpleNamespace
+
+    from fedlga.trackers.mlflow import MLflow
+
+    class Client:
+        found = iter([None, SimpleNamespace(experiment_id="7")])
+
+        def get_experiment_by_name(self, _):
+            return next(self.found)
+
+        def create_experiment(self, _):
+            raise ValueError("it is there already")
+
+    tracker = MLflow()
+    tracker._client = Client()
+    assert tracker._find_experiment() == "7"

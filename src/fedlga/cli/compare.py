@@ -7,9 +7,17 @@ from typing import Any
 
 import click
 
-from fedlga.cli.completion import complete_names
 from fedlga.cli.interrupts import Interrupts, quote, report_stop
-from fedlga.cli.options import check_folder, collect_changes, count, experiment_options, split_list, start_from
+from fedlga.cli.options import (
+    arm_options,
+    check_folder,
+    collect_changes,
+    count,
+    experiment_options,
+    folder_options,
+    split_list,
+    start_from,
+)
 from fedlga.core.settings import BadInput
 
 TABLES = {"markdown": "comparison.md", "latex": "comparison.tex", "csv": "comparison.csv"}
@@ -17,26 +25,7 @@ TABLES = {"markdown": "comparison.md", "latex": "comparison.tex", "csv": "compar
 
 @click.command()
 @experiment_options
-@click.option(
-    "--methods",
-    metavar="M,M,...",
-    help="Methods to compare. Default: all six, or fedavg with --stragglers.",
-    shell_complete=complete_names("method", many=True),
-)
-@click.option(
-    "--stragglers",
-    "policies",
-    metavar="P,P,...",
-    help="Policies to compare. Default: each method's own.",
-    shell_complete=complete_names("policy", many=True),
-)
-@click.option(
-    "--arm",
-    "arm_texts",
-    multiple=True,
-    metavar="'METHOD [POLICY] [KEY=VALUE ...]'",
-    help="One more row, with settings of its own; can be repeated.",
-)
+@arm_options("compare", "all six, or fedavg with --stragglers")
 @click.option(
     "--tuned",
     type=click.Path(path_type=Path),
@@ -44,22 +33,13 @@ TABLES = {"markdown": "comparison.md", "latex": "comparison.tex", "csv": "compar
     help="The arms, and the settings that fedlga tune chose for them, from its folder.",
 )
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds, such as 0-4 or 0,3,7. Default: 0-4.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in comparisons/.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a comparison.")
+@folder_options(out="Default: a new folder in comparisons/.", resume="Continue a comparison.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", *TABLES]),
     default="table",
     help="Of the table that is printed; then all else goes to stderr. DIR has all of them.",
-)
-@click.option(
-    "--track",
-    "track",
-    multiple=True,
-    metavar="NAME",
-    help="Follow it with csv, tensorboard, mlflow, wandb or your own: 'NAME [KEY=VALUE ...]'; can be repeated.",
-    shell_complete=complete_names("tracker"),
 )
 def compare(
     experiment: Path | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,54 @@ def experiment_options(command: Command) -> Command:
         ),
         click.option("--data-dir", metavar="DIR", help="Where data is kept. Default: $FEDLGA_DATA, or your cache."),
     ]
+    return _add(options, command)
+
+
+def arm_options(verb: str, default: str, first: str = "") -> Callable[[Command], Command]:
+    """Return what adds the options that say which methods and policies are meant: those to compare, or to tune."""
+    options = [
+        click.option(
+            "--methods",
+            metavar="M,M,...",
+            help=f"Methods to {verb}. Default: {default}.",
+            shell_complete=complete_names("method", many=True),
+        ),
+        click.option(
+            "--stragglers",
+            "policies",
+            metavar="P,P,...",
+            help=f"Policies to {verb}. Default: each method's own.",
+            shell_complete=complete_names("policy", many=True),
+        ),
+        click.option(
+            "--arm",
+            "arm_texts",
+            multiple=True,
+            metavar="'METHOD [POLICY] [KEY=VALUE ...]'",
+            help=f"One more arm, with settings of its own; can be repeated.{first}",
+        ),
+    ]
+    return lambda command: _add(options, command)
+
+
+def folder_options(out: str, resume: str) -> Callable[[Command], Command]:
+    """Return what adds the options for the folder, and --track: what every command that runs experiments has."""
+    options = [
+        click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help=out),
+        click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help=resume),
+        click.option(
+            "--track",
+            "track",
+            multiple=True,
+            metavar="NAME",
+            help="Follow it with csv, tensorboard, mlflow, wandb or your own: 'NAME [KEY=VALUE ...]'; can be repeated.",
+            shell_complete=complete_names("tracker"),
+        ),
+    ]
+    return lambda command: _add(options, command)
+
+
+def _add(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command

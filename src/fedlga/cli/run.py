@@ -9,7 +9,7 @@ import click
 
 from fedlga.cli.completion import complete_names
 from fedlga.cli.interrupts import Interrupts, quote, report_stop
-from fedlga.cli.options import check_folder, collect_changes, experiment_options, start_from
+from fedlga.cli.options import check_folder, collect_changes, experiment_options, folder_options, start_from
 from fedlga.core.settings import BadInput
 
 
@@ -20,10 +20,7 @@ from fedlga.core.settings import BadInput
     "--stragglers", metavar="POLICY", help="wait, drop, keep or complete.", shell_complete=complete_names("policy")
 )
 @click.option("--seed", type=int, metavar="S", help="Seed of the random number generators.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder. Default: a new one in runs/."
-)
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a run that was stopped.")
+@folder_options(out="The run folder. Default: a new one in runs/.", resume="Continue a run that was stopped.")
 @click.option(
     "--superlink", metavar="NAME", help="Backend flower: use the nodes of this SuperLink, not simulated ones."
 )
@@ -32,14 +29,6 @@ from fedlga.core.settings import BadInput
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
     help="Run this Flower app on the SuperLink and show its log; --set changes its configuration.",
-)
-@click.option(
-    "--track",
-    "track",
-    multiple=True,
-    metavar="NAME",
-    help="Follow it with csv, tensorboard, mlflow, wandb or your own: 'NAME [KEY=VALUE ...]'; can be repeated.",
-    shell_complete=complete_names("tracker"),
 )
 def run(
     experiment: Path | None,

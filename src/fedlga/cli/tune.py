@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedlga.cli.completion import complete_names
 from fedlga.cli.interrupts import Interrupts, find_code, quote
-from fedlga.cli.options import check_folder, collect_changes, count, experiment_options, split_list, start_from
+from fedlga.cli.options import (
+    arm_options,
+    check_folder,
+    collect_changes,
+    count,
+    experiment_options,
+    folder_options,
+    split_list,
+    start_from,
+)
 from fedlga.core.settings import BadInput
 
 if TYPE_CHECKING:
@@ -23,26 +31,7 @@ STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rou
 
 @click.command()
 @experiment_options
-@click.option(
-    "--methods",
-    metavar="M,M,...",
-    help="Methods to tune. Default: fedavg with --stragglers.",
-    shell_complete=complete_names("method", many=True),
-)
-@click.option(
-    "--stragglers",
-    "policies",
-    metavar="P,P,...",
-    help="Policies to tune. Default: each method's own.",
-    shell_complete=complete_names("policy", many=True),
-)
-@click.option(
-    "--arm",
-    "arm_texts",
-    multiple=True,
-    metavar="'METHOD [POLICY] [KEY=VALUE ...]'",
-    help="One more arm, with settings of its own; can be repeated. The first arm is the one others are compared with.",
-)
+@arm_options("tune", "fedavg with --stragglers", " The first arm is the one others are compared with.")
 @click.option("--grid", "grids", multiple=True, metavar="KEY=V,V,...", help="Values to try; can be repeated.")
 @click.option(
     "--by", metavar="C", help="What makes a setting best: metric (the target metric, or its name), slow or time."
@@ -50,8 +39,7 @@ STOPPING = "stopping when the next run is over; Ctrl-C again stops after the rou
 @click.option("--seeds", "seed_text", metavar="S", help="Seeds for the choice. Default: 100-102.")
 @click.option("--held-out", "held_out_text", metavar="S", help="Seeds for what is reported. Default: 0-4.")
 @click.option("--widen", type=int, metavar="N", help="How often a grid grows if the best is at its edge. Default: 3.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: a new folder in tunings/.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue a search.")
+@folder_options(out="Default: a new folder in tunings/.", resume="Continue a search.")
 def tune(
     experiment: Path | None,
     preset: str | None,
@@ -67,6 +55,7 @@ def tune(
     widen: int | None,
     out: Path | None,
     resume: Path | None,
+    track: tuple[str, ...],
     **flags: Any,
 ) -> int:
     """Find the best setting of each method and policy by the same search, and compare them on other seeds.
@@ -86,25 +75,15 @@ def tune(
     from fedlga.experiments.search import MOST_WIDENINGS
     from fedlga.experiments.simulation import load_data
     from fedlga.experiments.studies import check_criterion
+    from fedlga.experiments.tracking import make_trackers
     from fedlga.experiments.tune import FIXED, HELD_OUT, PLAN, TuningPlan, held_out_plan, run_tuning, start
 
     workers = check_settings("", Experiment, {"workers": flags.pop("workers") or 0})["workers"]
+    make_trackers(track)  # raises BadInput, if one cannot be used here
     changes = collect_changes(flags, sets)
     if resume is not None:
-        if (
-            experiment
-            or preset
-            or out
-            or methods
-            or policies
-            or arm_texts
-            or grids
-            or by
-            or widen is not None
-            or seed_text
-            or held_out_text
-            or changes
-        ):
+        given = (experiment, preset, out, methods, policies, arm_texts, grids, by, seed_text, held_out_text, changes)
+        if any(given) or widen is not None:
             raise BadInput("--resume: got it with other options; the folder holds all of the search")
         plan, folder = TuningPlan.load(resume), resume
     else:
@@ -141,8 +120,10 @@ def tune(
             if resume is None:
                 start(plan, folder)
             display.say(describe(plan, folder))
-            steps, stopped = run_tuning(plan, folder, processes=workers, data_dir=data_dir), False
+            steps, stopped = run_tuning(plan, folder, processes=workers, data_dir=data_dir, track=track), False
             for step in steps:
+                for note in step.outcome.notes:
+                    display.say(note)
                 if step.outcome.summary:
                     display.say(describe_run(step))
                 if stopped := interrupts.between_rounds():

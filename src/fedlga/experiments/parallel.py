@@ -25,6 +25,7 @@ from fedlga.core.settings import BadInput
 from fedlga.experiments.config import OWN, Experiment
 from fedlga.experiments.records import EXPERIMENT, read_summary
 from fedlga.experiments.run import remove_weights, run_and_record
+from fedlga.experiments.tracking import Track, Tracking, make_trackers
 
 if TYPE_CHECKING:
     from fedlga.learning.reading import TaskData
@@ -44,6 +45,7 @@ class Outcome:
 
     job: Job
     summary: dict[str, Any]
+    notes: Sequence[str] = ()  # of its trackers
 
 
 class RunPool:
@@ -52,12 +54,12 @@ class RunPool:
     At its end, the runs that are going on stop after their round; they can be continued.
     """
 
-    def __init__(self, processes: int = 0, data_dir: str | Path | None = None) -> None:
-        """Start `processes` when they are first needed; 0: one a core."""
+    def __init__(self, processes: int = 0, data_dir: str | Path | None = None, track: Track | None = None) -> None:
+        """Start `processes` when they are first needed; 0: one a core. `track` names what follows every run."""
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._executor = ProcessPoolExecutor(
-            processes or count_cores(), context, _prepare_process, (self._stop, data_dir)
+            processes or count_cores(), context, _prepare_process, (self._stop, data_dir, track)
         )
 
     def __enter__(self) -> RunPool:
@@ -82,7 +84,7 @@ class RunPool:
             with _delay_signals():
                 job_of = {self._executor.submit(_run_job, job): job for job in missing}
             for future in as_completed(job_of):
-                yield Outcome(job_of[future], future.result())
+                yield Outcome(job_of[future], *future.result())
         except BrokenProcessPool as error:
             raise BadInput("a process that ran an experiment was killed; --resume continues") from error
 
@@ -90,6 +92,7 @@ class RunPool:
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _stop: Event | None = None
 _data_dir: str | Path | None = None
+_track: Track | None = None
 
 
 @contextmanager
@@ -111,9 +114,9 @@ def _delay_signals() -> Generator[None]:
             signal.raise_signal(number)
 
 
-def _prepare_process(stop: Event, data_dir: str | Path | None) -> None:
-    global _stop, _data_dir
-    _stop, _data_dir = stop, data_dir
+def _prepare_process(stop: Event, data_dir: str | Path | None, track: Track | None) -> None:
+    global _stop, _data_dir, _track
+    _stop, _data_dir, _track = stop, data_dir, track
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the process that started this one says when to stop
     if hasattr(os, "setsid"):
@@ -132,19 +135,23 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run_job(job: Job) -> dict[str, Any]:
+def _run_job(job: Job) -> tuple[dict[str, Any], list[str]]:
+    """Return the summary of a run, empty if it was stopped, and what its trackers had to say."""
+    notes: list[str] = []
     assert _stop is not None
     if _stop.is_set():  # the executor had handed it to this process already
-        return {}
+        return {}, notes
     e, folder = job.experiment, job.folder
-    records = run_and_record(e, folder, resume=(folder / EXPERIMENT).exists(), data=_load(e))
+    trackers = make_trackers(_track)
+    tracking = Tracking(trackers, notes.append) if trackers else None
+    records = run_and_record(e, folder, resume=(folder / EXPERIMENT).exists(), data=_load(e), tracking=tracking)
     for _ in records:
         if _stop.is_set():
             break
     records.close()
     if summary := read_summary(folder):
         remove_weights(folder)
-    return summary
+    return summary, notes
 
 
 def _load(e: Experiment) -> TaskData:

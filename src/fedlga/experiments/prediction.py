@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
     from fedlga.learning.splitting import Split
     from fedlga.learning.task import Task
+    from fedlga.learning.trees import Tree
 
 INPUTS, MODEL, TASK = "inputs.json", "model.safetensors", "task.py"
 VERSION = 1
 BATCH = 256  # inputs that are computed at a time
+TAKES = "an array, a tensor or a frame, or a tuple or dict of them, as data() gives them"
 
 
 @dataclass(frozen=True)
@@ -128,17 +131,21 @@ def prepare_images(raw: Any, inputs: Inputs) -> Tensor:
     import torch
 
     from fedlga.learning.augment import resize_images
+    from fedlga.learning.trees import describe_tree
 
-    images = torch.as_tensor(raw)
     assert inputs.shape is not None
     channels, height, width = inputs.shape
+    takes = f"it takes images of {channels} x {height} x {width}, one or many"
+    try:
+        images = torch.as_tensor(raw)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"inputs: got {describe_tree(raw)}; {takes}") from error
     if tuple(images.shape) in ((height, width), inputs.shape):
         images = images.reshape(1, channels, height, width)
     elif channels == 1 and tuple(images.shape[1:]) == (height, width):
         images = images.reshape(-1, 1, height, width)
     if images.dim() != 4 or tuple(images.shape[1:]) != inputs.shape:  # noqa: PLR2004
-        takes = " x ".join(map(str, inputs.shape))
-        raise BadInput(f"inputs: got {' x '.join(map(str, images.shape))}; it takes images of {takes}, one or many")
+        raise BadInput(f"inputs: got {' x '.join(map(str, images.shape))}; {takes}")
     if images.is_floating_point() and images.numel() and inputs.top > 1 and float(images.max()) <= 1:
         raise BadInput(f"inputs: got pixels of at most 1; it takes them as published, from 0 to {inputs.top:g}")
     mean = torch.tensor(inputs.mean).reshape(1, -1, 1, 1)
@@ -147,19 +154,47 @@ def prepare_images(raw: Any, inputs: Inputs) -> Tensor:
     return resize_images(images, inputs.resize) if inputs.resize else images
 
 
-def compute_outputs(module: nn.Module, raw: Any, inputs: Inputs) -> Tensor:
-    """Return a model's outputs for raw inputs, batch by batch."""
+def prepare_tree(raw: Any) -> Tree:
+    """Return the inputs of a task as tensors: an array, tensor, frame or list of rows, or a tuple or dict of them."""
+    from fedlga.learning.reading import read_tree
+    from fedlga.learning.trees import describe_tree, leaves_of, name_type
+
+    if raw is None or isinstance(raw, str | bytes | set):
+        raise BadInput(f"inputs: got {name_type(raw)}; it takes {TAKES}")
+    prepared = read_tree("inputs", "it", _read_frame(raw))
+    if len({len(leaf) for leaf in leaves_of(prepared)}) > 1:
+        raise BadInput(f"inputs: got {describe_tree(prepared)}; it takes as many rows in each")
+    return prepared
+
+
+def _read_frame(leaf: Any) -> Any:
+    """Return a frame as an array, float32 as data() makes it; anything else as it is."""
     import numpy as np
+
+    if not hasattr(leaf, "to_numpy"):
+        return leaf
+    try:
+        return leaf.to_numpy(dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"inputs: the frame does not hold numbers ({error}); it takes columns of numbers") from error
+
+
+def compute_outputs(module: nn.Module, raw: Any, inputs: Inputs) -> Any:
+    """Return a model's outputs for raw inputs, batch by batch: a tensor, or a tree of tensors if it gives one."""
     import torch
 
-    if inputs.shape is not None:
-        prepared = prepare_images(raw, inputs)
-    else:
-        table = raw.to_numpy(dtype=np.float32) if hasattr(raw, "to_numpy") else raw
-        prepared = torch.as_tensor(table)
-        prepared = prepared.to(torch.float32) if prepared.dtype == torch.float64 else prepared
-    with torch.no_grad():
-        outputs = [module(prepared[start : start + BATCH]) for start in range(0, len(prepared), BATCH)]
-    if not outputs:
+    from fedlga.learning.flat_model import call_module
+    from fedlga.learning.task import describe_error
+    from fedlga.learning.trees import describe_tree, join_trees, leaves_of, map_tree
+
+    prepared = prepare_tree(raw) if inputs.shape is None else prepare_images(raw, inputs)
+    count = len(next(leaves_of(prepared)))
+    if not count:
         raise BadInput("inputs: got none; it takes at least one")
-    return torch.cat(outputs)
+    with torch.no_grad():
+        rows = [slice(start, start + BATCH) for start in range(0, count, BATCH)]
+        try:
+            return join_trees([call_module(module, map_tree(itemgetter(some), prepared)) for some in rows])
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            got = describe_tree(prepared)
+            raise BadInput(f"inputs: got {got}, which the model does not take ({describe_error(error)})") from error

@@ -60,16 +60,23 @@ class Run:
         """Return what the trained model makes of raw inputs: a class for each if it scores classes, else its outputs.
 
         Of a named dataset, inputs are images as published (pixels from 0 to 255): they are normalised and resized as in
-        training. Of a task, they are inputs as data() gives them, as an array, a tensor or a frame.
+        training. Of a task, they are inputs as data() gives them: an array, a tensor, a frame or a list of rows, or a
+        tuple or dict of them if the model has several inputs.
         """
+        import torch
+
         outputs = self.scores(inputs, task=task, data_dir=data_dir)
         from fedlga.experiments.prediction import read_inputs
 
         classes = read_inputs(self.folder, self.experiment, data_dir).classes
-        return outputs.argmax(1) if classes is not None and outputs.dim() == 2 else outputs  # noqa: PLR2004
+        scored = classes is not None and isinstance(outputs, torch.Tensor) and outputs.dim() == 2  # noqa: PLR2004
+        return outputs.argmax(1) if scored else outputs
 
-    def scores(self, inputs: Any, *, task: Task | None = None, data_dir: str | Path | None = None) -> Tensor:
-        """Return the trained model's outputs for raw inputs, as they are: see `predict`."""
+    def scores(self, inputs: Any, *, task: Task | None = None, data_dir: str | Path | None = None) -> Any:
+        """Return the trained model's outputs for raw inputs, as they are; a tree of tensors if it gives one.
+
+        See `predict` for the inputs.
+        """
         from fedlga.experiments.prediction import compute_outputs, load_model, read_inputs
 
         known = read_inputs(self.folder, self.experiment, data_dir)

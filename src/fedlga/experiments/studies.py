@@ -160,6 +160,7 @@ def tune(
     out: str | Path | None = None,
     resume: bool = False,
     data_dir: str | Path | None = None,
+    track: Track | None = None,
 ) -> Tuning:
     """Find the best setting of each arm by the same search, and judge it on seeds that chose nothing.
 
@@ -177,6 +178,7 @@ def tune(
         out: the folder; by default a new one in tunings/.
         resume: continue the search that is in `out`.
         data_dir: where data is kept.
+        track: trackers that follow every run: 'tensorboard'. They are sent to other processes.
 
     Returns:
         The search: `.arms` (with chosen settings), `.table`, `.comparison()`, `.folder`.
@@ -185,6 +187,7 @@ def tune(
 
     if resume and out is None:
         raise BadInput("resume: got it without out; it takes the folder of a search")
+    make_trackers(track)  # raises BadInput, if one cannot be used here
     folder = new_folder("tunings", "tuning") if out is None else Path(out)
     if resume:
         plan = TuningPlan.load(folder)
@@ -199,8 +202,9 @@ def tune(
         check_free(folder)
         check_criterion(plan, by or criterion.name, load_data(experiment, data_dir))
         start_tuning(plan, folder)
-    for _ in run_tuning(plan, folder, processes=workers, data_dir=data_dir):
-        pass
+    for step in run_tuning(plan, folder, processes=workers, data_dir=data_dir, track=track):
+        for note in step.outcome.notes:
+            warn(note)
     write_paired(held_out_plan(plan, folder), folder / HELD_OUT)
     return Tuning(folder, plan)
 

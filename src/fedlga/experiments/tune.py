@@ -27,6 +27,7 @@ from fedlga.experiments.criteria import CRITERIA, Criterion
 from fedlga.experiments.parallel import Job, Outcome, RunPool
 from fedlga.experiments.records import SUMMARY, read_summary
 from fedlga.experiments.search import MOST_WIDENINGS, Grid, Point, Scores, SearchState, grid_points, next_trials
+from fedlga.experiments.tracking import Track
 
 PLAN, CHOICE, TABLE, SEARCH, HELD_OUT = "tuning.toml", "choice.toml", "tuning.csv", "search", "held-out"
 FIXED = ("method", "stragglers", "seed", "backend")  # what a search sets itself: no grid can hold it
@@ -134,10 +135,18 @@ class Progress:
 
 
 def run_tuning(
-    plan: TuningPlan, out: Path, *, processes: int = 0, data_dir: str | Path | None = None
+    plan: TuningPlan,
+    out: Path,
+    *,
+    processes: int = 0,
+    data_dir: str | Path | None = None,
+    track: Track | None = None,
 ) -> Generator[Progress]:
-    """Search the best point of every arm, then run it on the held-out seeds. What is there is not run again."""
-    with RunPool(processes, data_dir) as pool:
+    """Search the best point of every arm, then run it on the held-out seeds. What is there is not run again.
+
+    `track` names what follows every run: of the search, and on the held-out seeds.
+    """
+    with RunPool(processes, data_dir, track) as pool:
         while jobs := _search_jobs(plan, out):
             arm_of = {job.folder: arm for arm, job in jobs}
             for outcome in pool.run([job for _, job in jobs]):

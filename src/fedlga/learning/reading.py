@@ -177,11 +177,8 @@ class _Reader:
         return self._read_arrays(what, *cast("Sequence[Any]", given))
 
     def _read_arrays(self, what: str, x: Any, y: Any) -> TensorExamples:
-        inputs = map_tree(lambda leaf: self._as_tensor(f"{_for(what)}x", leaf), _join_lists(x))
-        targets = map_tree(lambda leaf: as_target(self._as_tensor(f"{_for(what)}y", leaf)), _join_lists(y))
-        for side, tree in (("x", inputs), ("y", targets)):
-            if not list(leaves_of(tree)):
-                raise BadInput(f"{self.where}: {_for(what)}{side} holds nothing; it takes one row an example")
+        inputs = read_tree(self.where, f"{_for(what)}x", x)
+        targets = map_tree(as_target, read_tree(self.where, f"{_for(what)}y", y))
         lengths = {len(leaf) for leaf in (*leaves_of(inputs), *leaves_of(targets))}
         if len(lengths) != 1:
             raise BadInput(
@@ -195,25 +192,6 @@ class _Reader:
                     "it takes finite numbers"
                 )
         return TensorExamples(inputs, targets)
-
-    def _as_tensor(self, what: str, leaf: Any) -> torch.Tensor:
-        if not isinstance(leaf, torch.Tensor):
-            array: Any = leaf.to_numpy() if hasattr(leaf, "to_numpy") else np.asarray(leaf)
-            if array.dtype.kind not in "biuf":
-                kind = {"U": "text", "S": "text", "O": "rows that differ in length, or text"}.get(array.dtype.kind)
-                kind = kind or str(array.dtype)
-                raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers")
-            if array.dtype.itemsize > 8:  # noqa: PLR2004
-                raise BadInput(f"{self.where}: {what} holds {array.dtype}; it takes numbers of 64 bits at most")
-            array = array.astype(array.dtype.newbyteorder("="), copy=False)
-            leaf = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # a copy, if it cannot be written
-        if leaf.layout != torch.strided or leaf.is_complex():
-            kind = "complex numbers" if leaf.is_complex() else "a sparse tensor"
-            raise BadInput(f"{self.where}: {what} holds {kind}; it takes numbers, dense")
-        if leaf.dim() == 0:
-            raise BadInput(f"{self.where}: {what} is a single number; it takes one row an example")
-        leaf = leaf.detach().contiguous()  # as workers get it: products of slices may differ in their last bits
-        return leaf.float() if leaf.dtype == torch.float64 else leaf
 
     def _read_frame(self, what: str, frame: Any, column: str | None) -> TensorExamples:
         """Return a pandas frame: all columns but the target as float32, the target as numbers or classes."""
@@ -319,6 +297,34 @@ class _CollateColumns:
         targets = as_target(batch.pop(self.target))
         inputs = {name: leaf.float() if leaf.dtype == torch.float64 else leaf for name, leaf in batch.items()}
         return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), targets
+
+
+def read_tree(where: str, what: str, value: Any) -> Tree:
+    """Return arrays, lists of rows, and tuples and dicts of them as tensors; BadInput says what cannot be one."""
+    tree = map_tree(lambda leaf: _as_tensor(where, what, leaf), _join_lists(value))
+    if not list(leaves_of(tree)):
+        raise BadInput(f"{where}: {what} holds nothing; it takes one row an example")
+    return tree
+
+
+def _as_tensor(where: str, what: str, leaf: Any) -> torch.Tensor:
+    if not isinstance(leaf, torch.Tensor):
+        array: Any = leaf.to_numpy() if hasattr(leaf, "to_numpy") else np.asarray(leaf)
+        if array.dtype.kind not in "biuf":
+            kind = {"U": "text", "S": "text", "O": "rows that differ in length, or text"}.get(array.dtype.kind)
+            kind = kind or str(array.dtype)
+            raise BadInput(f"{where}: {what} holds {kind}; it takes numbers")
+        if array.dtype.itemsize > 8:  # noqa: PLR2004
+            raise BadInput(f"{where}: {what} holds {array.dtype}; it takes numbers of 64 bits at most")
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        leaf = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # a copy, if it cannot be written
+    if leaf.layout != torch.strided or leaf.is_complex():
+        kind = "complex numbers" if leaf.is_complex() else "a sparse tensor"
+        raise BadInput(f"{where}: {what} holds {kind}; it takes numbers, dense")
+    if leaf.dim() == 0:
+        raise BadInput(f"{where}: {what} is a single number; it takes one row an example")
+    leaf = leaf.detach().contiguous()  # as workers get it: products of slices may differ in their last bits
+    return leaf.float() if leaf.dtype == torch.float64 else leaf
 
 
 def _join_lists(value: Any) -> Tree:

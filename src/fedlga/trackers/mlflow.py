@@ -31,12 +31,22 @@ class MLflow(Tracker):
             self._run = file.read_text(encoding="utf-8").strip()
             self._client.update_run(self._run, status="RUNNING")
             return
-        known = self._client.get_experiment_by_name(self.experiment)
-        experiment = self._client.create_experiment(self.experiment) if known is None else known.experiment_id
-        self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
+        self._run = self._client.create_run(self._find_experiment(), run_name=run.name).info.run_id
         write_atomically(file, f"{self._run}\n")
         for name, value in run.settings.items():
             self._client.log_param(self._run, name, value)
+
+    def _find_experiment(self) -> str:
+        """Return the number of MLflow's experiment, which is created if it is not there."""
+        known = self._client.get_experiment_by_name(self.experiment)
+        if known is None:
+            try:
+                return str(self._client.create_experiment(self.experiment))
+            except Exception:
+                known = self._client.get_experiment_by_name(self.experiment)
+                if known is None:
+                    raise  # else another process created it a moment ago
+        return str(known.experiment_id)
 
     def log(self, round: int, values: Mapping[str, float]) -> None:  # noqa: D102
         for name, value in values.items():
