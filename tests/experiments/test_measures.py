@@ -12,6 +12,7 @@ import pytest
 import fedlga
 from fedlga.experiments.compare import Plan, run_plan, start
 from fedlga.experiments.measures import (
+    EndWatch,
     Measure,
     describe_machine,
     find_versions,
@@ -34,14 +35,14 @@ TINY = preset("digits").changed({"rounds": 2, "steps_per_epoch": 1, "lr": 0.1})
 
 @pytest.fixture
 def new_measure() -> Iterator[Measure]:
-    """One more entry: the number of devices that were selected, over all rounds."""
+    """One more entry: the simulated time, as a number of its own."""
     measure = Measure(
-        "devices_selected",
-        "devices selected",
+        "time_simulated",
+        "time simulated",
         ".0f",
-        lambda e, records: float(sum(len(r.devices) for r in records)),
+        lambda e, records: sum(r.simulated_seconds for r in records),
         table="end",
-        short="selected",
+        short="time",
         in_report=True,
     )
     measures = cast("list[Measure]", list_measures("accuracy"))
@@ -57,14 +58,14 @@ def test_a_new_measure_is_one_entry(tmp_path):
     start(plan, tmp_path / "c", data)
     list(run_plan(plan, tmp_path / "c", data))
     folder = tmp_path / "c" / "fedavg-keep" / "seed-0"
-    assert json.loads((folder / "summary.json").read_text())["devices_selected"] == 10.0
-    assert read_run(folder).summary["devices_selected"] == 10.0
+    assert json.loads((folder / "summary.json").read_text())["time_simulated"] == 10.0
+    assert read_run(folder).summary["time_simulated"] == 10.0
     (row,) = csv.DictReader((tmp_path / "c" / "comparison.csv").read_text().splitlines())
-    assert (row["devices_selected"], row["devices_selected_sd"]) == ("10.0", "0.0")
+    assert (row["time_simulated"], row["time_simulated_sd"]) == ("10.0", "0.0")
     runs = list(csv.DictReader((tmp_path / "c" / "runs.csv").read_text().splitlines()))
-    assert [run["devices_selected"] for run in runs] == ["10.0", "10.0", "10.0"]
+    assert [run["time_simulated"] for run in runs] == ["10.0", "10.0", "10.0"]
     page = make_page(collect_runs([tmp_path / "c"]))
-    assert "<th scope=col>devices selected</th>" in page
+    assert "<th scope=col>time simulated</th>" in page
     assert "<td>10 ± 0</td>" in page
 
 
@@ -226,3 +227,25 @@ def test_what_ends_a_run():
 def test_versions_and_machine():
     assert find_versions().keys() == {"python", "fedlga", "torch", "numpy"}
     assert "cores of" in describe_machine()
+
+
+def test_the_end_is_seen_without_the_records():
+    """After 2 of 3 rounds of 4 seconds a limit of 8 is reached; the watch says what is_finished says of the records."""
+    records = [make_record(round=round, simulated_seconds=4.0) for round in (1, 2, 3)]
+    for e, over in (
+        (TINY.changed({"rounds": 3, "time_limit": 8.0}), [False, False, True, True]),
+        (TINY.changed({"rounds": 3}), [False, False, False, True]),
+        (TINY.changed({"rounds": 9, "target": 0.5, "stop_at_target": True}), [False, True, True, True]),
+    ):
+        watch = EndWatch(e)
+        seen = [watch.over]
+        for record in records:
+            watch.add(record)
+            seen.append(watch.over)
+        assert seen == over == [is_finished(e, records[:done]) for done in range(4)]
+
+
+def test_records_for_a_summary_may_come_one_by_one():
+    records = [make_record(round=round, steps=[2, 3], bytes_down=7, accuracy=round / 10) for round in (1, 2)]
+    assert summarise_run(TINY, iter(records)) == summarise_run(TINY, records)
+    assert summarise_run(TINY, iter(records))["steps"] == 10

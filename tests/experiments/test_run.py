@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ import fedlga
 from commands import start, wait_until, with_startup_code
 from fedlga.backends.pool.workers import Workers
 from fedlga.core.settings import BadInput
+from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.measures import summarise_run
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
 from fedlga.experiments.run import check_free, load_for_resume, remove_weights, run_and_record
@@ -35,6 +38,12 @@ def run_some_rounds(experiment: Experiment, folder: Path, rounds: int, workers: 
     records = run_and_record(experiment, folder, workers=workers)
     list(islice(records, rounds))
     records.close()
+
+
+def count_records() -> int:
+    """Return how many records this process holds."""
+    gc.collect()
+    return sum(type(thing) is Record for thing in gc.get_objects())
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +77,27 @@ def test_a_run_folder_holds_what_people_script_against(tmp_path):
     reached = next(r for r in done.records if (r.accuracy or 0) >= 0.3)
     assert summary["rounds_to_target"] == reached.round
     assert summary["simulated_seconds_to_target"] == 5.0 * reached.round
+
+
+def test_a_run_does_not_hold_its_records(tmp_path):
+    """A long run has many. While it goes on there is the last one, twice at most; its summary is that of all."""
+    kept, others = list[dict[str, object]](), count_records()
+    for record in run_and_record(SMALL.changed({"rounds": 12}), tmp_path / "run"):
+        kept.append(record.as_dict())
+        assert count_records() <= others + 2
+    records = [Record.from_dict(values) for values in kept]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary == {**summarise_run(read_run(tmp_path / "run").experiment, records), "compiled": summary["compiled"]}
+    assert list(fedlga.load(tmp_path / "run").records) == records
+
+
+def test_a_run_that_was_read_does_not_grow(tmp_path):
+    """Its records are read when they are asked for, and are those that its summary is of."""
+    run_some_rounds(SMALL, tmp_path / "run", 2)
+    before = read_run(tmp_path / "run")
+    resume(tmp_path / "run")
+    assert len(before.records) == before.summary["rounds"] == 2
+    assert len(read_run(tmp_path / "run").records) == 6
 
 
 def test_the_saved_model_is_the_joint_model(tmp_path):

@@ -28,7 +28,7 @@ from browsing import (
 from fedlga.experiments.compare import Plan, run_plan, start
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.presets import preset
-from fedlga.experiments.records import Run
+from fedlga.experiments.records import Run, read_run
 from fedlga.experiments.run import run, run_and_record
 from fedlga.experiments.simulation import load_data
 from fedlga.learning.task import Task
@@ -37,7 +37,7 @@ from fedlga.report.devices import COMPLETED, DROPPED, FINISHED, KEPT, NOT_ASKED,
 from fedlga.report.groups import Group, collect_runs, name_experiments
 from fedlga.report.headline import make_headline
 from fedlga.report.page import make_page
-from run_folders import make_record
+from run_folders import append_records, make_record, start_run
 
 pytestmark = pytest.mark.slow
 
@@ -54,13 +54,14 @@ def compared_folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_who_was_slow_by_hand():
+def test_who_was_slow_by_hand(tmp_path):
     """Device 1 finished, 2 was completed, 3 kept, 4 thrown away, 5 sent nothing, 6 came only later."""
     first = make_record(
         devices=[1, 2, 3, 4, 5], steps=[5, 2, 2, 2, 0], steps_asked=[5] * 5, used=[1, 2, 3], scales={2: 1.5}
     )
     second = make_record(round=2, devices=[6], steps=[5], steps_asked=[5], used=[6])
-    states, devices = find_states(Run(Path(), preset("digits"), [first, second], {}))
+    append_records(start_run(tmp_path / "run"), first, second)
+    states, devices = find_states(read_run(tmp_path / "run"))
     assert devices == [1, 2, 3, 4, 5, 6]
     assert states[:, 0].tolist() == [FINISHED, COMPLETED, KEPT, DROPPED, NOTHING, NOT_ASKED]
     assert states[:, 1].tolist() == [NOT_ASKED] * 5 + [FINISHED]
@@ -159,7 +160,7 @@ def make_group(label: str, *rounds: float | None) -> Group:
     base = preset("digits").resolved()
     summaries = [{"finished": True, "rounds_to_target": r, "best_accuracy": 0.5} for r in rounds]
     runs = [
-        Run(Path(), base.changed({"seed": seed}), [], s | {"simulated_seconds_to_target": s["rounds_to_target"]})
+        Run(Path(), base.changed({"seed": seed}), s | {"simulated_seconds_to_target": s["rounds_to_target"]})
         for seed, s in enumerate(summaries)
     ]
     return Group(label, runs)

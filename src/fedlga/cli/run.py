@@ -49,7 +49,7 @@ def run(
     """
     from fedlga.cli.terminal import Display, describe_experiment, describe_task, make_run_table
     from fedlga.core.process import keep_freed_memory
-    from fedlga.experiments.records import read_records, read_run
+    from fedlga.experiments.records import count_rounds, read_run
     from fedlga.experiments.run import check_free, load_for_resume, new_folder, run_and_record
     from fedlga.experiments.simulation import fit_experiment, load_data
     from fedlga.experiments.superlink import submit
@@ -73,7 +73,7 @@ def run(
         folder = check_folder(out) or new_folder("runs", f"{chosen.method}-{chosen.subject}-seed{chosen.seed}")
     if resume is None:
         check_free(folder)
-    done = len(read_records(folder)) if resume is not None else 0
+    done = count_rounds(folder) if resume is not None else 0
     if superlink is not None and chosen.backend != "flower":
         raise BadInput(f"--superlink: got it with backend {chosen.backend!r}; it goes with backend 'flower'")
     try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from fedlga.core.aggregation.mean import mean_of
 from fedlga.core.method import weigh_delta
-from fedlga.core.types import Contribution, Record
+from fedlga.core.types import Contribution
 
 if TYPE_CHECKING:
     from fedlga.core.types import Vector
@@ -72,7 +72,16 @@ def measure_gaps(received: Sequence[Contribution], used: Sequence[Contribution])
     return Gaps(true_mean - _mean(used), true_mean - _mean(received))
 
 
-def average_errors(records: Iterable[Record]) -> dict[str, float | None]:
+class Audited(Protocol):
+    """A round, as far as it matters here."""
+
+    @property
+    def audit(self) -> dict[str, Any] | None:
+        """What `measure_round` returned; None if the round was not audited."""
+        ...
+
+
+def average_errors(records: Iterable[Audited]) -> dict[str, float | None]:
     """Return a run's errors: of completed updates, of the best possible multiples, and of the averaged update."""
     audits = [r.audit for r in records if r.audit]
 

@@ -219,6 +219,11 @@ class Record:
         return sum(self.device_seconds.values())
 
     @property
+    def steps_done(self) -> int:
+        """The steps of all devices."""
+        return sum(self.steps)
+
+    @property
     def megabytes(self) -> float:
         """What was sent, in both directions."""
         return (self.bytes_down + self.bytes_up) / 1e6

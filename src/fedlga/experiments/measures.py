@@ -1,6 +1,7 @@
 """The measures of a run: every number of a summary, with its title and format, in one list.
 
 Summaries, comparisons, the terminal's tables and the HTML report all read this list: a new column is one entry here.
+Measures are computed from the numbers of rounds, RoundNumbers; lists of devices are not kept for them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,40 @@ import importlib.metadata
 import itertools
 import os
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fedlga.core.audit import average_errors
-from fedlga.core.types import Record
+from fedlga.core.types import Metrics, Record
 from fedlga.experiments.config import Experiment
 
 LAST = 10  # evaluations: with few classes a device, accuracy jumps from round to round
 CLOSING = 0.2  # share of the simulated time over which the accuracy at the end is averaged
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNumbers:
+    """What the measures need of a record. A record also lists its devices, which may be many."""
+
+    round: int
+    metrics: Metrics
+    train_loss: float | None
+    seconds: float
+    simulated_seconds: float
+    work_seconds: float
+    steps_done: int
+    steps_wasted: int
+    bytes_down: int
+    bytes_up: int
+    megabytes: float
+    audit: dict[str, Any] | None
+    diverged: bool
+
+
+NUMBERS = tuple(field.name for field in fields(RoundNumbers))
+Round = Record | RoundNumbers
 
 
 @dataclass(frozen=True)
@@ -30,7 +54,7 @@ class Measure:
     name: str  # in summary.json and in CSV files; people script against it
     title: str  # of a column
     format: str
-    compute: Callable[[Experiment, Sequence[Record]], float | None]
+    compute: Callable[[Experiment, Sequence[Round]], float | None]
     table: str = ""  # the comparison's table that shows it: "target", "end", or none
     short: str = ""  # title in the terminal, where 80 columns must do
     in_report: bool = False
@@ -47,29 +71,29 @@ class Measure:
         return "-" if value is None else f"{value:{self.format}}"
 
 
-def value_of(record: Record, name: str) -> float | None:
+def value_of(record: Round, name: str) -> float | None:
     """Return a metric or another number of a round; None if it was not measured."""
     return record.metrics[name] if name in record.metrics else getattr(record, name, None)
 
 
-def rounds_until_target(e: Experiment, records: Sequence[Record]) -> Sequence[Record] | None:
+def rounds_until_target(e: Experiment, records: Sequence[Round]) -> Sequence[Round] | None:
     """Return the rounds up to the one that reached the target; None if none did."""
     hit = next((i for i, r in enumerate(records) if e.reaches(value_of(r, e.target_metric))), None)
     return None if hit is None else records[: hit + 1]
 
 
-Compute = Callable[[Experiment, Sequence[Record]], float | None]
+Compute = Callable[[Experiment, Sequence[Round]], float | None]
 
 
 def _to_target(field: str) -> Compute:
-    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+    def compute(e: Experiment, records: Sequence[Round]) -> float | None:
         until = rounds_until_target(e, records)
         return None if until is None else sum(getattr(r, field) for r in until)
 
     return compute
 
 
-def knows_costs(records: Sequence[Record]) -> bool:
+def knows_costs(records: Sequence[Round]) -> bool:
     """Return whether records say what rounds cost the devices: those of earlier versions do not."""
     return any(r.bytes_down for r in records)
 
@@ -79,24 +103,24 @@ def _cost(field: str) -> Compute:
 
 
 def _cost_to_target(field: str) -> Compute:
-    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+    def compute(e: Experiment, records: Sequence[Round]) -> float | None:
         until = rounds_until_target(e, records)
         return None if until is None else _cost(field)(e, until)
 
     return compute
 
 
-def _steps(e: Experiment, records: Sequence[Record]) -> float | None:
-    return sum(sum(r.steps) for r in records) if knows_costs(records) else None
+def _steps(e: Experiment, records: Sequence[Round]) -> float | None:
+    return sum(r.steps_done for r in records) if knows_costs(records) else None
 
 
-def _rounds_to_target(e: Experiment, records: Sequence[Record]) -> float | None:
+def _rounds_to_target(e: Experiment, records: Sequence[Round]) -> float | None:
     until = rounds_until_target(e, records)
     return None if until is None else until[-1].round
 
 
 def _best(name: str) -> Compute:
-    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+    def compute(e: Experiment, records: Sequence[Round]) -> float | None:
         values = known_values(records, name)
         return (min if e.better == "lower" else max)(values, default=None)
 
@@ -104,7 +128,7 @@ def _best(name: str) -> Compute:
 
 
 def _final(name: str) -> Compute:
-    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+    def compute(e: Experiment, records: Sequence[Round]) -> float | None:
         evaluated = [r for r in records if any(value is not None for value in r.metrics.values())]
         return value_of(evaluated[-1], name) if evaluated else None
 
@@ -112,7 +136,7 @@ def _final(name: str) -> Compute:
 
 
 def _last(name: str) -> Compute:
-    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+    def compute(e: Experiment, records: Sequence[Round]) -> float | None:
         values = known_values(records, name)[-LAST:]
         return sum(values) / len(values) if values else None
 
@@ -122,7 +146,7 @@ def _last(name: str) -> Compute:
 def _closing(name: str) -> Compute:
     """Return the mean over the last fifth of the simulated time: the same for rounds of any length."""
 
-    def compute(e: Experiment, records: Sequence[Record]) -> float | None:
+    def compute(e: Experiment, records: Sequence[Round]) -> float | None:
         ends = list(itertools.accumulate(r.simulated_seconds for r in records))
         late = [r for r, end in zip(records, ends, strict=True) if end > (1 - CLOSING) * ends[-1]]
         values = known_values(late, name) or known_values(records, name)[-1:]
@@ -144,7 +168,7 @@ def _error(name: str) -> Compute:
     return lambda e, records: average_errors(records)[name]
 
 
-def known_values(records: Sequence[Record], name: str) -> list[float]:
+def known_values(records: Sequence[Round], name: str) -> list[float]:
     """Return the values of a metric or another number in the rounds that have one."""
     return [value for r in records if (value := value_of(r, name)) is not None]
 
@@ -256,8 +280,12 @@ def list_measures(metric: str = "accuracy") -> Sequence[Measure]:
     ]
 
 
-def summarise_run(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
-    """Return the run in a few numbers. Names are stable: people script against them."""
+def summarise_run(e: Experiment, rounds: Iterable[Round]) -> dict[str, Any]:
+    """Return the run in a few numbers. Names are stable: people script against them.
+
+    Records may come one by one: their numbers are kept, and not the records.
+    """
+    records = [RoundNumbers(*(getattr(r, name) for name in NUMBERS)) for r in rounds]
     return {
         "method": e.method,
         "stragglers": e.policy,
@@ -274,12 +302,32 @@ def summarise_run(e: Experiment, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def is_finished(e: Experiment, records: Sequence[Record]) -> bool:
+def is_finished(e: Experiment, records: Sequence[Round]) -> bool:
     """Return whether there is nothing left to do."""
     return bool(records) and is_over(e, records[-1], sum(r.simulated_seconds for r in records))
 
 
-def is_over(e: Experiment, last: Record, simulated_seconds: float) -> bool:
+class EndWatch:
+    """Says when a run is over, as its rounds come. Of all of them it keeps only how long they lasted."""
+
+    def __init__(self, e: Experiment) -> None:
+        """`e` says when a run ends: after its rounds, its time, at its target."""
+        self._experiment = e
+        self._last: Record | None = None
+        self._simulated: list[float] = []
+
+    def add(self, record: Record) -> None:
+        """Count a round."""
+        self._last = record
+        self._simulated.append(record.simulated_seconds)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do: `is_finished` of the rounds so far."""
+        return self._last is not None and is_over(self._experiment, self._last, sum(self._simulated))
+
+
+def is_over(e: Experiment, last: Round, simulated_seconds: float) -> bool:
     """Return whether a run ends with this round; `simulated_seconds` are those of all rounds."""
     reached = e.reaches(value_of(last, e.target_metric))
     late = e.time_limit is not None and simulated_seconds >= e.time_limit

@@ -7,10 +7,11 @@ off, when a run was killed, does not count.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -39,8 +40,12 @@ class Run:
 
     folder: Path
     experiment: Experiment
-    records: Sequence[Record]
     summary: dict[str, Any]
+
+    @functools.cached_property
+    def records(self) -> Sequence[Record]:
+        """The rounds that the summary is of. They are read when they are first asked for: a long run has many."""
+        return list(itertools.islice(iterate_records(self.folder), self.summary["rounds"]))
 
     def frame(self) -> pd.DataFrame:
         """Return the rounds as a pandas DataFrame, a row a round."""
@@ -98,41 +103,50 @@ def read_run(folder: str | Path) -> Run:
     if not (folder / EXPERIMENT).is_file():
         raise BadInput(f"load: {str(folder)!r} holds no run; it takes the folder of one")
     experiment = Experiment.load(folder / EXPERIMENT)
-    records = read_records(folder)
-    return Run(folder, experiment, records, summarise_run(experiment, records))
+    return Run(folder, experiment, summarise_run(experiment, iterate_records(folder)))
 
 
 def read_records(folder: Path) -> list[Record]:
     """Return the rounds of a folder; BadInput if a line other than the last cannot be understood."""
-    return [record for record, _ in read_lines(folder)]
+    return list(iterate_records(folder))
 
 
-def read_lines(folder: Path) -> list[tuple[Record, int]]:
-    """Return each record with the position in rounds.jsonl, in bytes, at which its line ends."""
+def count_rounds(folder: Path) -> int:
+    """Return how many rounds a folder has; BadInput as from `read_records`."""
+    return sum(1 for _ in read_lines(folder))
+
+
+def iterate_records(folder: Path) -> Iterator[Record]:
+    """Yield the rounds of a folder one by one, as `read_records` returns them."""
+    return (record for record, _ in read_lines(folder))
+
+
+def read_lines(folder: Path) -> Iterator[tuple[Record, int]]:
+    """Yield each record with the position in rounds.jsonl, in bytes, at which its line ends. One is held at a time."""
     file = folder / ROUNDS
     try:
-        content = file.read_bytes() if file.exists() else b""
+        if not file.exists():
+            return
+        with file.open("rb") as lines:
+            position = 0
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):  # what is after the last newline was cut off by a kill
+                    return
+                position += len(line)
+                yield _read_line(file, number, line), position
     except OSError as error:
         raise BadInput(f"cannot read {str(file)!r} ({error.strerror})") from error
-    records: list[tuple[Record, int]] = []
-    position = 0
-    *lines, _ = content.split(b"\n")  # what is after the last newline was cut off by a kill, or is empty
-    for number, line in enumerate(lines, start=1):
-        position += len(line) + 1
-        try:
-            record = parse_line(line)
-        except UNREADABLE as error:
-            reason = str(error) if isinstance(error, BadInput) else "not a record"
-            raise BadInput(
-                f"{str(file)!r}: line {number} cannot be read ({reason}); the file is left as it is"
-            ) from error
-        if record.round != len(records) + 1:
-            raise BadInput(
-                f"{str(file)!r}: line {number} is round {record.round}, not {len(records) + 1}; "
-                "the file is left as it is"
-            )
-        records.append((record, position))
-    return records
+
+
+def _read_line(file: Path, number: int, line: bytes) -> Record:
+    try:
+        record = parse_line(line)
+    except UNREADABLE as error:
+        reason = str(error) if isinstance(error, BadInput) else "not a record"
+        raise BadInput(f"{str(file)!r}: line {number} cannot be read ({reason}); the file is left as it is") from error
+    if record.round != number:
+        raise BadInput(f"{str(file)!r}: line {number} is round {record.round}, not {number}; the file is left as it is")
+    return record
 
 
 def parse_line(line: bytes) -> Record:

@@ -12,6 +12,7 @@ task.py             a copy of the task's file, if it has one
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import shutil
 import time
 import tomllib
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +33,19 @@ from fedlga.core.tensors import save_tensors
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.checkpoint import Origin, load_checkpoint, save_checkpoint
 from fedlga.experiments.config import Experiment
-from fedlga.experiments.measures import find_versions, is_finished, summarise_run
+from fedlga.experiments.measures import EndWatch, find_versions, summarise_run
 from fedlga.experiments.prediction import INPUTS, describe_inputs
-from fedlga.experiments.records import EXPERIMENT, PARTITION, ROUNDS, SUMMARY, Run, read_lines, read_run
+from fedlga.experiments.records import (
+    EXPERIMENT,
+    PARTITION,
+    ROUNDS,
+    SUMMARY,
+    Run,
+    count_rounds,
+    iterate_records,
+    read_lines,
+    read_run,
+)
 from fedlga.experiments.tracking import Track, Tracking, make_trackers
 
 if TYPE_CHECKING:
@@ -160,7 +171,7 @@ def run_and_record(
 
     e = bind_task(experiment, task).resolved()
     if resume:
-        read_lines(folder)  # a file that cannot be understood is refused before anything else is touched
+        count_rounds(folder)  # a file that cannot be understood is refused before anything else is touched
         _check_task(folder, e)
     else:
         check_free(folder)
@@ -171,10 +182,10 @@ def run_and_record(
         e = opened.experiment
         origin = _find_origin(e, opened)
         words = list[str]()  # for the first record of a run that is continued
+        end = EndWatch(e)
+        state = opened.start
         if resume:
-            state, records, words = _resume(folder, e, opened, origin)
-        else:
-            state, records = opened.start, list[Record]()
+            state, words = _resume(folder, e, opened, origin, end)
         if tracking is not None:  # before anything is written: it may refuse
             tracking.start(e, folder, state.round)
         if not resume:
@@ -184,13 +195,13 @@ def run_and_record(
         saved = time.monotonic()
         try:
             with _open_lines(folder) as lines:
-                if not is_finished(e, records):
+                if not end.over:
                     for after, record in run_rounds(opened.federation, state, e.rounds):
                         state = state if record.diverged else after  # the last weights that are numbers are kept
                         if words:
                             record = _add_note(record, f"continued: {', '.join(words)}")  # noqa: PLW2901
                             words = []
-                        records.append(record)
+                        end.add(record)
                         with _writing(folder):
                             lines.write(json.dumps(record.as_dict(), allow_nan=False) + "\n")
                             lines.flush()
@@ -201,20 +212,20 @@ def run_and_record(
                         if tracking is not None:
                             tracking.log(record)
                         yield record
-                        if is_finished(e, records):
+                        if end.over:
                             break
         except GeneratorExit:
-            _close(folder, e, state, records, opened, origin)
+            _close(folder, e, state, opened, origin)
             raise
         except Exception:  # what was done before it is kept, if that can still be written
             with suppress(Exception):
-                _close(folder, e, state, records, opened, origin)
+                _close(folder, e, state, opened, origin)
             raise
         else:
-            _close(folder, e, state, records, opened, origin)
+            _close(folder, e, state, opened, origin)
         finally:
             if tracking is not None:
-                tracking.end(summarise_run(e, records))
+                tracking.end(_summarise_if_readable(folder, e))
 
 
 def check_free(folder: Path) -> None:
@@ -245,7 +256,7 @@ def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
         )
     if e.lr_schedule == "cosine" and changes.get("rounds", e.rounds) != e.rounds:
         raise BadInput("--resume: rounds cannot change with lr_schedule 'cosine', which depends on them")
-    done = len(read_lines(folder))
+    done = count_rounds(folder)
     if "rounds" in changes and changes["rounds"] < done:
         raise BadInput(f"--resume: got rounds {changes['rounds']}, and {done} are done; it takes {done} or more")
     try:
@@ -360,24 +371,28 @@ def _add_note(record: Record, words: str) -> Record:
 
 
 def _resume(
-    folder: Path, e: Experiment, simulation: Simulation, origin: Origin
-) -> tuple[ServerState, list[Record], list[str]]:
+    folder: Path, e: Experiment, simulation: Simulation, origin: Origin, watch: EndWatch
+) -> tuple[ServerState, list[str]]:
     """Go back to the last checkpoint, and put the rounds after it aside: they will be the same again."""
-    lines = read_lines(folder)
     state, words = load_checkpoint(folder, simulation.start, simulation.federation.backend, origin)
-    kept = [(record, position) for record, position in lines if record.round <= state.round]
-    if len(kept) < state.round:
+    kept, end = 0, 0
+    for record, position in itertools.islice(read_lines(folder), state.round):
+        kept, end = record.round, position
+        watch.add(record)
+    if kept < state.round:
         raise BadInput(
-            f"--resume: {str(folder / ROUNDS)!r} holds {len(kept)} rounds, and the checkpoint is of round "
+            f"--resume: {str(folder / ROUNDS)!r} holds {kept} rounds, and the checkpoint is of round "
             f"{state.round}; the files are left as they are"
         )
     if (folder / ROUNDS).exists():
-        whole, end = (folder / ROUNDS).read_bytes(), kept[-1][1] if kept else 0
-        if whole[end:]:
-            write_atomically(folder / ASIDE, whole[end:].decode("utf-8", "replace"))
+        with (folder / ROUNDS).open("rb") as lines:
+            lines.seek(end)
+            after = lines.read()
+        if after:
+            write_atomically(folder / ASIDE, after.decode("utf-8", "replace"))
             os.truncate(folder / ROUNDS, end)
     write_atomically(folder / EXPERIMENT, e.to_toml())
-    return state, [record for record, _ in kept], words
+    return state, words
 
 
 def remove_weights(folder: Path) -> None:
@@ -390,7 +405,6 @@ def _close(
     folder: Path,
     e: Experiment,
     state: ServerState,
-    records: Sequence[Record],
     simulation: Simulation,
     origin: Origin,
 ) -> None:
@@ -401,9 +415,18 @@ def _close(
         weights = {name: tensor.clone() for name, tensor in simulation.model.module.state_dict().items()}
         save_tensors(folder / "model.safetensors", weights, durable=True)
         kernel = simulation.devices is not None and simulation.devices.kernel is not None
-        summary = {**summarise_run(e, records), "compiled": kernel or e.compile == "on"}  # its last bits are its own
+        compiled = kernel or e.compile == "on"  # its last bits are its own
+        summary = {**summarise_run(e, iterate_records(folder)), "compiled": compiled}
         finite = {name: _as_json(value) for name, value in summary.items()}
         write_atomically(folder / SUMMARY, json.dumps(finite, indent=2, allow_nan=False) + "\n")
+
+
+def _summarise_if_readable(folder: Path, e: Experiment) -> dict[str, Any]:
+    """Return the summary for trackers; that of no rounds if the folder is gone, which another error reports."""
+    try:
+        return summarise_run(e, iterate_records(folder))
+    except BadInput:
+        return summarise_run(e, [])
 
 
 def _as_json(value: Any) -> Any:

@@ -24,7 +24,7 @@ from fedlga.core.schedules.base import Schedule
 from fedlga.core.settings import BadInput, suggest
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.config import DEFAULT_COHORT, DEFAULT_DEVICES, IN_PYTHON, OWN, Experiment
-from fedlga.experiments.measures import is_finished
+from fedlga.experiments.measures import EndWatch
 from fedlga.learning.accelerator import choose_device
 from fedlga.learning.compiled_step import choose
 from fedlga.learning.datasets.cache import cache_folder, fetch_files, ignore_progress, load
@@ -89,12 +89,12 @@ def rounds(
 
         yield from record_rounds(experiment, Path(out), resume=resume, task=task, data_dir=data_dir, track=track)
         return
-    records: list[Record] = []
     with simulate(experiment, task=task, data_dir=data_dir) as simulation:
+        end = EndWatch(simulation.experiment)
         for _, record in run_rounds(simulation.federation, simulation.start, simulation.experiment.rounds):
             yield record
-            records.append(record)
-            if is_finished(simulation.experiment, records):
+            end.add(record)
+            if end.over:
                 return
 
 
