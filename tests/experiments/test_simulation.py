@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -112,19 +113,24 @@ def test_the_gradient_is_recorded_in_evaluated_rounds_and_changes_nothing_else(t
     assert weights[0] == weights[1]
     first, *_, last = [r for r in fedlga.read(tmp_path / "recorded").records if r.train_objective is not None]
     assert last.train_objective < first.train_objective
+    summary = json.loads((tmp_path / "recorded" / "summary.json").read_text())
+    assert summary["final_train_objective"] == last.train_objective
+    assert "final_train_objective" not in (tmp_path / "plain" / "summary.json").read_text()
     assert "record" not in (tmp_path / "plain" / "experiment.toml").read_text()
 
 
-def test_the_recorded_objective_is_the_mean_loss_of_the_devices(tmp_path):
+@pytest.mark.parametrize("record", ["objective", "gradient"])
+def test_the_recorded_objective_is_the_mean_loss_of_the_devices(record):
     """All devices in one, evaluated as test data would be: the same loss by another way."""
-    experiment = SMALL.changed({"rounds": 1, "record": "gradient", "averaging": "examples"})
+    experiment = SMALL.changed({"rounds": 1, "record": record, "averaging": "examples"})
     with simulate(experiment) as simulation:
-        _, record = next(iter(run_rounds(simulation.federation, simulation.start, 1)))
+        _, made = next(iter(run_rounds(simulation.federation, simulation.start, 1)))
         train = simulation.split.train
         images, labels = train.piece(0, len(train))
         with torch.no_grad():
             loss = torch.nn.functional.cross_entropy(simulation.model.call(images), labels)
-    assert record.train_objective == pytest.approx(float(loss), rel=1e-5)
+    assert made.train_objective == pytest.approx(float(loss), rel=1e-5)
+    assert (made.squared_gradient is None) == (record == "objective")
 
 
 @pytest.mark.parametrize(

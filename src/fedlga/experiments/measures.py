@@ -31,6 +31,7 @@ class RoundNumbers:
     round: int
     metrics: Metrics
     train_loss: float | None
+    train_objective: float | None
     seconds: float
     simulated_seconds: float
     work_seconds: float
@@ -155,7 +156,7 @@ def _closing(name: str) -> Compute:
     return compute
 
 
-def _final_objective(e: Experiment, records: Sequence[Record]) -> float | None:
+def _final_objective(e: Experiment, records: Sequence[Round]) -> float | None:
     values = known_values(records, "train_objective")
     return values[-1] if values else None
 
