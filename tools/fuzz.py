@@ -435,7 +435,7 @@ def opened_experiment() -> Reader:
 @reader
 def seeds() -> Reader:
     """--seeds."""
-    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.parsing import parse_seeds
 
     corners = ["0-99999999999", "0-99999999", f"0-{HUGE}", HUGE, "²", "0-²", "٣", "-", "", ",", "5-1", "1-2-3"]
     corners += ["0,0", "\n"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from commands import FAST
-from fedlga.core.registry import SEAMS
+from fedlga.core.registry import SEAMS, built_in_owners
 from fedlga.core.settings import find_similar, suggest
 from fedlga.core.words import ANSWERS, NAMES
-from fedlga.experiments.config import built_in_owners, experiment_fields
+from fedlga.experiments.config import experiment_fields
 
 MEANT = {
     "a field as an option": (

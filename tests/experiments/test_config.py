@@ -10,17 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlga.core.registry import SEAMS, list_owners, names_of
+from fedlga.core.registry import SEAMS, find_owner, list_owners, names_of
 from fedlga.core.settings import BadInput, settings_of
-from fedlga.experiments.config import (
-    OWN,
-    Experiment,
-    experiment_fields,
-    find_owner,
-    names_in_use,
-    parse_seeds,
-    parse_setting,
-)
+from fedlga.experiments.config import OWN, Experiment, experiment_fields, names_in_use
 
 POSITIVE = st.floats(1e-6, 1e6)
 SHARE = st.floats(0, 0.99)
@@ -422,35 +414,6 @@ def test_known_changes_are_those_of_what_is_in_use_once_they_are_made():
     assert Experiment(method="fedprox", stragglers="complete").select_known({"mu": 1.0, "scale": 2.0}).keys() == {
         *("mu", "scale")
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "pair"),
-    [
-        ("rho=0.9", ("rho", 0.9)),
-        ("dataset=cifar-10", ("dataset", "cifar-10")),
-        ("normalise=false", ("normalise", False)),
-        ("speeds=[1, 2.5]", ("speeds", [1, 2.5])),
-        ('trace="a b.csv"', ("trace", "a b.csv")),
-        ("lr = 1e-3", ("lr", 0.001)),
-    ],
-)
-def test_set_takes_toml_values_and_plain_texts(text, pair):
-    assert parse_setting(text) == pair
-
-
-@pytest.mark.parametrize("text", ["rho", "=3", ""])
-def test_set_takes_nothing_else(text):
-    with pytest.raises(BadInput, match="it takes key=value"):
-        parse_setting(text)
-
-
-def test_seeds():
-    assert parse_seeds("0-4") == [0, 1, 2, 3, 4]
-    assert parse_seeds("7, 1-2") == [7, 1, 2]
-    for wrong in ("", "a", "4-", "1,1", "5-3", "-1"):
-        with pytest.raises(BadInput, match="--seeds"):
-            parse_seeds(wrong)
 
 
 def test_a_file_that_is_no_toml(tmp_path):

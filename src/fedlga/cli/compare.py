@@ -79,7 +79,7 @@ def compare(
         start,
         write_tables,
     )
-    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.parsing import parse_seeds
     from fedlga.experiments.records import read_summary
     from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.simulation import load_data, worker_count

@@ -79,7 +79,8 @@ def explain_option(error: click.NoSuchOption, words: Sequence[str]) -> str:
 
 
 def _is_field(name: str) -> bool:
-    from fedlga.experiments.config import built_in_owners, experiment_fields
+    from fedlga.core.registry import built_in_owners
+    from fedlga.experiments.config import experiment_fields
 
     return name in {f.name for f in experiment_fields()} or bool(built_in_owners(name))
 

@@ -160,7 +160,7 @@ def suggest_option(word: str) -> str:
 
 def collect_changes(flags: dict[str, Any], sets: tuple[str, ...]) -> dict[str, Any]:
     """Return what the options change: the named ones, then --set in its order. Each field once."""
-    from fedlga.experiments.config import parse_setting
+    from fedlga.experiments.parsing import parse_setting
 
     named = {name: value for name, value in flags.items() if value is not None}
     changes: dict[str, Any] = {}

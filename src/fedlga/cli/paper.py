@@ -53,7 +53,7 @@ def paper(
     from fedlga.backends.pool.workers import Workers
     from fedlga.cli.terminal import Display, describe_outcome
     from fedlga.core.process import keep_freed_memory
-    from fedlga.experiments.config import parse_seeds
+    from fedlga.experiments.parsing import parse_seeds
     from fedlga.experiments.records import read_summary
     from fedlga.experiments.simulation import check_fit, load_data, worker_count
     from fedlga.paper.page import write_item

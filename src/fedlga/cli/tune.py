@@ -68,9 +68,10 @@ def tune(
     from fedlga.core.settings import check_settings
     from fedlga.experiments.arms import list_left_out, pair_arms, parse_arm
     from fedlga.experiments.compare import find_metric, read_summaries
-    from fedlga.experiments.config import BETTER, Experiment, parse_seeds
+    from fedlga.experiments.config import BETTER, Experiment
     from fedlga.experiments.criteria import check_by, find_criterion
     from fedlga.experiments.paired import compare_arms, write_paired
+    from fedlga.experiments.parsing import parse_seeds
     from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.search import MOST_WIDENINGS
     from fedlga.experiments.simulation import load_data
@@ -165,7 +166,7 @@ def parse_grids(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 def parse_grid(text: str) -> tuple[str, list[Any]]:
     """Return the setting and the values of 'lr=0.01,0.03'."""
-    from fedlga.experiments.config import parse_setting
+    from fedlga.experiments.parsing import parse_setting
 
     name, equals, values = text.partition("=")
     if not name.strip() or not equals or not values.strip():

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedlga.core.settings import BadInput, check_settings, choose
+from fedlga.core.settings import BadInput, check_settings, choose, settings_of, suggest
 
 
 @dataclass(frozen=True)
@@ -194,3 +194,19 @@ def import_object(what: str, path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"{what}: cannot import {path!r} ({error}); it takes package.module:name") from error
+
+
+def built_in_owners(name: str) -> list[tuple[str, str]]:
+    """Return every built-in that has a setting of this name: its kind and its name."""
+    return [(kind, owner) for kind, owner in list_owners() if name in {f.name for f in settings_of(find(kind, owner))}]
+
+
+def find_owner(name: str) -> Any:
+    """Return the class behind the name of a table of settings."""
+    for kind, owner in list_owners():
+        if owner == name:
+            return find(kind, name)
+    if ":" in name:
+        return import_object("options", name)
+    known = [owner for _, owner in list_owners()]
+    raise BadInput(f"{name}: there is no such field or table; {suggest(name, known)}")

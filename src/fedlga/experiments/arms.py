@@ -8,7 +8,8 @@ from typing import Any
 
 from fedlga.core.registry import find, names_of
 from fedlga.core.settings import BadInput
-from fedlga.experiments.config import Experiment, parse_setting
+from fedlga.experiments.config import Experiment
+from fedlga.experiments.parsing import parse_setting
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlga.core.rates import SCHEDULES, RateSchedule
-from fedlga.core.registry import SEAMS, find, import_object, list_owners
+from fedlga.core.registry import SEAMS, built_in_owners, find, find_owner
 from fedlga.core.settings import BadInput, check_settings, read_toml, setting, settings_of, suggest
 from fedlga.core.words import NAMES
 
@@ -404,59 +402,6 @@ def _add_options(options: Options, names: Mapping[str, str], changes: Mapping[st
         for owner, key in locate(names, name):
             added.setdefault(owner, {})[key] = value
     return added
-
-
-def built_in_owners(name: str) -> list[tuple[str, str]]:
-    """Return every built-in that has a setting of this name: its kind and its name."""
-    return [(kind, owner) for kind, owner in list_owners() if name in {f.name for f in settings_of(find(kind, owner))}]
-
-
-def find_owner(name: str) -> Any:
-    """Return the class behind the name of a table of settings."""
-    for kind, owner in list_owners():
-        if owner == name:
-            return find(kind, name)
-    if ":" in name:
-        return import_object("options", name)
-    known = [owner for _, owner in list_owners()]
-    raise BadInput(f"{name}: there is no such field or table; {suggest(name, known)}")
-
-
-LONGEST_VALUE = 100_000  # letters of an option
-MOST_SEEDS, MOST_DIGITS = 10_000, 18
-
-
-def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
-    """Return the key and value of 'key=value', as given to an option; a value that is not TOML is a text."""
-    key, equals, raw = text.partition("=")
-    if not equals or not key.strip():
-        raise BadInput(f"{option}: got {text!r}; it takes key=value")
-    if len(raw) > LONGEST_VALUE:
-        raise BadInput(
-            f"{option}: the value of {key.strip()!r} has {len(raw)} letters; it takes {LONGEST_VALUE} at most"
-        )
-    try:
-        return key.strip(), tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), raw.strip()
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{option}: the value of {key.strip()!r} cannot be read") from error
-
-
-def parse_seeds(text: str, option: str = "--seeds") -> Sequence[int]:
-    """Return the seeds of '0-4' or '0,3,7' or '0 3 7' or all of it, as given to an option."""
-    seeds: list[int] = []
-    for part in re.sub(r"\s*-\s*", "-", text.strip()).replace(",", " ").split() or [""]:
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > MOST_DIGITS:
-            raise BadInput(f"{option}: got {text[:50]!r}; it takes numbers and ranges, such as 0-4 or 0,3,7")
-        numbers = range(int(first), int(last if dash else first) + 1)
-        if len(seeds) + len(numbers) > MOST_SEEDS:
-            raise BadInput(f"{option}: got {text[:50]!r}; it takes {MOST_SEEDS} seeds at most")
-        seeds += numbers
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise BadInput(f"{option}: got {text!r}; it takes at least one seed, each once")
-    return seeds
 
 
 def _drop_unset(values: Mapping[str, Any]) -> dict[str, Any]:

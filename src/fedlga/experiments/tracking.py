@@ -11,8 +11,9 @@ from fedlga.core.registry import create
 from fedlga.core.settings import BadInput
 from fedlga.core.tracker import TrackedRun, Tracker, list_numbers
 from fedlga.core.types import Record
-from fedlga.experiments.config import Experiment, parse_setting
+from fedlga.experiments.config import Experiment
 from fedlga.experiments.labels import list_settings
+from fedlga.experiments.parsing import parse_setting
 
 Track = str | Tracker | Sequence[str | Tracker]  # 'csv', 'wandb project=mine', 'package.module:Class', or instances
 
