@@ -42,6 +42,14 @@ class Run:
     records: Sequence[Record]
     summary: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Return what it is in a line: a run of a thousand rounds would fill a notebook."""
+        e, metric = self.experiment, self.experiment.target_metric
+        final = self.summary.get(f"final_{metric}")
+        value = "" if final is None else f", {metric} {final:.4g}"
+        done = f"{len(self.records)} of {e.rounds} rounds"
+        return f"<Run {str(self.folder)!r}: {e.method} ({e.policy}), {e.subject}, seed {e.seed}, {done}{value}>"
+
     def frame(self) -> pd.DataFrame:
         """Return the rounds as a pandas DataFrame, a row a round."""
         return make_frame(self.records)
