@@ -3,6 +3,8 @@
     .venv/bin/python benchmarks/schedules.py                  every regime, in order; continues what was interrupted
     .venv/bin/python benchmarks/schedules.py fleet phones     these regimes
     .venv/bin/python benchmarks/schedules.py --list           the regimes, with the command of each
+    .venv/bin/python benchmarks/schedules.py --curves fleet   what the figure of a regime shows, at the settings that
+                                                              were chosen (choice.toml); its tables stay as they are
 
 Seven answers (wait, drop, keep, complete, over-selection, buffered, buffered with complete) with three methods. All
 have the same simulated time. The rate and how many devices work at a time (the cohort, or for a buffer those at work)
@@ -14,13 +16,19 @@ longest. With five, no difference between two of twenty arms is beyond chance by
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from pathlib import Path
 
 from tuned import Regime, run_study
 
 from fedlga.core.types import Record
+from fedlga.experiments.arms import Arm
+from fedlga.experiments.compare import Plan
+from fedlga.experiments.config import Experiment, parse_seeds
+from fedlga.experiments.parallel import Job, RunPool
 from fedlga.experiments.records import read_records
-from fedlga.experiments.tune import TuningPlan, held_out_plan
+from fedlga.experiments.tune import HELD_OUT, TuningPlan, held_out_plan
 from fedlga.report.learning_curves import CurvePanel, draw_curves
 from fedlga.report.seed_curves import CURVES, read_curves, write_curves
 from fedlga.report.style import policy_style
@@ -96,11 +104,10 @@ LINES = {  # arms of FedAvg, by what they are: name and style. The first is the 
 AXES = ("simulated_seconds", "work_seconds", "megabytes")
 
 
-def collect(name: str, work: Path, out: Path) -> None:
+def collect(name: str, plan: Plan, work: Path, out: Path) -> None:
     """Write what the figure of a regime shows: FedAvg with every answer, on the held-out seeds."""
-    plan = held_out_plan(TuningPlan.load(work / name), work / name)
     runs: dict[str, dict[int, list[Record]]] = {}
-    for arm, experiment, folder in plan.runs(work / name / "held-out"):
+    for arm, experiment, folder in plan.runs(work / name / HELD_OUT):
         if arm.method == "fedavg":
             runs.setdefault(LINES[arm.policy, experiment.schedule][0], {})[experiment.seed] = read_records(folder)
     write_curves(out / name / CURVES, runs, ["accuracy", "accuracy_slow"])
@@ -121,9 +128,27 @@ def draw(name: str, out: Path) -> None:
 
 def collect_and_draw(name: str, work: Path, out: Path) -> None:
     """Write the curves of a regime whose runs are over, and draw them."""
-    collect(name, work, out)
+    collect(name, held_out_plan(TuningPlan.load(work / name), work / name), work, out)
+    draw(name, out)
+
+
+def run_curves(name: str, work: Path, out: Path) -> None:
+    """Run what the figure of a regime shows at the settings that were chosen, and draw it. What is there is kept."""
+    choice = tomllib.loads((out / name / "choice.toml").read_text())
+    arms = [Arm(a["method"], a["policy"], a["settings"]) for a in choice["arms"] if a["method"] == "fedavg"]
+    base = Experiment.from_dict(choice["base"]).changed({"backend": "serial"})
+    plan = Plan(base, {}, [], [], list(parse_seeds(REGIMES[name].held_out)), more_arms=arms)
+    with RunPool() as pool:
+        for outcome in pool.run([Job(e, folder) for _, e, folder in plan.runs(work / name / HELD_OUT)]):
+            print(f"{outcome.job.folder}: {outcome.summary['final_accuracy']:.1%}", flush=True)
+    collect(name, plan, work, out)
     draw(name, out)
 
 
 if __name__ == "__main__":
-    run_study(REGIMES, __doc__, Path("tunings/schedules"), OUT, collect_and_draw)
+    work = Path("tunings/schedules")
+    if sys.argv[1:2] == ["--curves"]:
+        for name in sys.argv[2:] or REGIMES:
+            run_curves(name, work, OUT)
+    else:
+        run_study(REGIMES, __doc__, work, OUT, collect_and_draw)

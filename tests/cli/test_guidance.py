@@ -32,6 +32,16 @@ MEANT = {
     "a preset as a file": (["run", "digits"], "there is no file 'digits'; did you mean --preset digits?"),
     "a dataset as a file": (["run", "cifar-10"], "did you mean --dataset cifar-10?"),
     "a list without commas": (["compare", "--methods", "fedavg", "fedlga"], "'fedlga' is a method: --method fedlga"),
+    "the same with a preset": (
+        ["compare", "--preset", "digits", "--methods", "fedavg", "fedlga"],
+        "there is no file 'fedlga'; 'fedlga' is a method: --method fedlga, or a list: --methods A,B",
+    ),
+    "a preset and a file": (
+        ["run", "mine.py", "--preset", "digits"],
+        "--preset: got 'digits' with 'mine.py'; it takes one of the two",
+    ),
+    "no folder of a report": (["report"], "Missing argument 'DIR...'; for example: fedlga report "),
+    "no shell": (["completion"], "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; for example: "),
     "learning_rate": (["run", "--set", "learning_rate=1"], "did you mean 'lr'?"),
     "num_clients": (["run", "--set", "num_clients=1"], "did you mean 'devices'?"),
     "clients": (["run", "--set", "clients=1"], "did you mean 'devices'?"),
@@ -98,6 +108,27 @@ def test_a_run_cannot_be_continued_to_fewer_rounds_than_it_has(fedlga):
     code, _, err = fedlga("run", "--resume", "r", "--rounds", 2)
     assert (code, err) == (2, "fedlga: --resume: got rounds 2, and 3 are done; it takes 3 or more\n")
     assert Path("r/experiment.toml").read_bytes() == before
+
+
+def test_a_folder_of_runs_is_not_taken_for_one_run(fedlga):
+    """A run in runs/ itself would hide those inside it from every report."""
+    assert fedlga("run", *FAST, "--rounds", 1, "--out", "runs/first")[0] == 0
+    for words in (("run", *FAST), ("compare", *FAST, "--seeds", "0"), ("run", *FAST, "--seed", 1)):
+        code, out, err = fedlga(*words, "--rounds", 1, "--out", "runs")
+        assert (code, out) == (2, "")
+        assert "--out: 'runs' holds other runs, such as 'first'" in err
+        assert "take a folder of its own, such as 'runs/NAME'" in err
+    assert [path.name for path in Path("runs").iterdir()] == ["first"]
+    Path("notes/old").mkdir(parents=True)
+    Path("notes/old/experiment.toml").write_text("rounds = 3\n")  # somebody's own file
+    assert fedlga("run", *FAST, "--rounds", 1, "--out", "notes")[0] == 0
+
+
+def test_continuing_a_run_that_is_over_says_so(fedlga):
+    assert "nothing was left to do" not in fedlga("run", *FAST, "--rounds", 1, "--out", "r")[1]
+    code, out, _ = fedlga("run", "--resume", "r")
+    assert (code, "the run was over before: nothing was left to do" in out) == (0, True)
+    assert "nothing was left to do" not in fedlga("run", "--resume", "r", "--rounds", 2)[1]
 
 
 def test_a_comparison_in_which_all_runs_diverged_failed(fedlga):

@@ -16,7 +16,7 @@ def test_the_page_is_written_beside_the_run_or_elsewhere(fedlga):
     code, out, err = fedlga("report", "r")
     assert (code, err) == (0, "")
     assert out.startswith("written: r/report.html (0.")
-    assert out.endswith(" MB), 1 runs\n")
+    assert out.endswith(" MB), 1 run\n")
     assert fedlga("report", "r", "--out", "new/page.html")[0] == 0
     assert Path("new/page.html").read_text() == Path("r/report.html").read_text()
     code, _, err = fedlga("report", "r", "--out", "new")

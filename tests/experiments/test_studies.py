@@ -53,6 +53,49 @@ def test_a_comparison_from_python(tmp_path):
         fedlga.compare(SMALL, methods=["fedavg"], out=tmp_path / "c")
 
 
+def test_a_name_may_stand_for_a_list_of_one(tmp_path):
+    found = fedlga.compare(SMALL, methods="fedavg, fedprox", stragglers="keep", seeds=[0], out=tmp_path / "c")
+    assert [(row["method"], row["stragglers"]) for row in found.table] == [("fedavg", "keep"), ("fedprox", "keep")]
+    found = fedlga.compare(SMALL, arms="fedprox drop mu=0.5", seeds=[0], out=tmp_path / "d")
+    assert [(row["method"], row["settings"]) for row in found.table] == [("fedprox", "mu=0.5")]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: fedlga.run("digits"),
+            "experiment: got 'digits'; it takes an Experiment, such as fedlga.preset('digits')",
+        ),
+        (lambda: fedlga.compare("mine.py"), "experiment: got 'mine.py'; it takes an Experiment"),
+        (lambda: fedlga.tune("digits", grid={"lr": [1]}), "experiment: got 'digits'; it takes an Experiment"),
+        (lambda: fedlga.compare(SMALL, seeds=3), "seeds: got 3; it takes a list of whole numbers, such as [0, 1, 2]"),
+        (
+            lambda: fedlga.tune(SMALL, grid={"lr": 0.1}, methods="fedavg"),
+            "grid: got lr = 0.1; it takes a dict of lists, such as {'lr': [0.01, 0.03, 0.1]}",
+        ),
+        (lambda: fedlga.tune(SMALL, grid="lr=0.1", methods="fedavg"), "grid: got 'lr=0.1'; it takes a dict of lists"),
+        (
+            lambda: fedlga.tune(SMALL, grid={"lr": [0.1]}, methods="fedavg", held_out="0-4"),
+            "held_out: got '0-4'; it takes a list of whole numbers",
+        ),
+    ],
+)
+def test_a_wrong_call_is_refused_in_a_line(tmp_path, monkeypatch, call, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        call()
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_shown_in_a_line(tmp_path):
+    run = fedlga.run(SMALL, tmp_path / "r")
+    accuracy = f"{run.summary['final_accuracy']:.4g}"
+    shown = f"<Run '{tmp_path / 'r'}': fedlga (complete), digits, seed 0, 3 of 3 rounds, accuracy {accuracy}>"
+    assert (repr(run), str(run)) == (shown, shown)
+
+
 @pytest.mark.slow
 def test_a_search_from_python(tmp_path):
     search = {"grid": {"lr": [0.05, 0.1]}, "seeds": [100], "held_out": [0], "widen": 0, "workers": 1}

@@ -78,6 +78,13 @@ def explain_option(error: click.NoSuchOption, words: Sequence[str]) -> str:
     return f"{text}; " + (f"did you mean --{similar}?" if similar else f"{command} --help lists them")
 
 
+def explain_missing(error: click.MissingParameter) -> str:
+    """Return a line about an argument that is missing, with a call that has it."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    examples = read_examples(error.ctx.command) if error.ctx is not None else []
+    return f"{text}; for example: {examples[0]}" if examples else text
+
+
 def _is_field(name: str) -> bool:
     from fedlga.core.registry import built_in_owners
     from fedlga.experiments.config import experiment_fields

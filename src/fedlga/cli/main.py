@@ -23,7 +23,14 @@ from fedlga.cli.deadline import deadline
 from fedlga.cli.doctor import doctor
 from fedlga.cli.examples import EXAMPLES
 from fedlga.cli.fleet import fleet
-from fedlga.cli.guidance import GuidedGroup, describe_first_steps, explain_option, refuse_empty, show_examples
+from fedlga.cli.guidance import (
+    GuidedGroup,
+    describe_first_steps,
+    explain_missing,
+    explain_option,
+    refuse_empty,
+    show_examples,
+)
 from fedlga.cli.interrupts import find_code, raise_stop
 from fedlga.cli.listing import fields, list_names, presets
 from fedlga.cli.paper import paper
@@ -51,6 +58,8 @@ def main() -> None:
         sys.exit(2)
     except click.NoSuchOption as error:
         fail(explain_option(error, words))
+    except click.MissingParameter as error:
+        fail(explain_missing(error))
     except click.ClickException as error:
         fail(error.format_message().replace("\n", " "))
     except BadInput as error:

@@ -127,6 +127,8 @@ def start_from(file: Path | None, preset_name: str | None) -> Experiment:
     from fedlga.experiments.presets import preset
 
     if file is not None and preset_name is not None:
+        if not file.exists() and (hint := suggest_option(str(file), default="")):  # a list without commas
+            raise BadInput(f"experiment: there is no file {str(file)!r}{hint}")
         raise BadInput(f"--preset: got {preset_name!r} with {str(file)!r}; it takes one of the two")
     if file is not None and file.suffix == ".py":
         from fedlga.learning.task import load_task
@@ -141,8 +143,8 @@ def start_from(file: Path | None, preset_name: str | None) -> Experiment:
     return Experiment.load(file) if file is not None else preset(preset_name or "paper")
 
 
-def suggest_option(word: str) -> str:
-    """Return which option a word is for that stands where the experiment's file should; empty if none is known."""
+def suggest_option(word: str, default: str = "; it takes EXPERIMENT.toml or FILE.py") -> str:
+    """Return which option a word is for that stands where the experiment's file should; `default` if none is known."""
     from fedlga.core.registry import names_of
     from fedlga.experiments.presets import PRESETS
 
@@ -155,7 +157,7 @@ def suggest_option(word: str) -> str:
     if word in names_of("policy"):
         return f"; {word!r} is a policy: --stragglers {word}, lists with commas"
     similar = find_similar(word, PRESETS)
-    return "; it takes EXPERIMENT.toml or FILE.py" if similar is None else f"; did you mean --preset {similar}?"
+    return default if similar is None else f"; did you mean --preset {similar}?"
 
 
 def collect_changes(flags: dict[str, Any], sets: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedlga.cli.options import check_suffix, check_writable
+from fedlga.cli.options import check_suffix, check_writable, count
 from fedlga.core.settings import Stopped
 
 
@@ -27,4 +27,5 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
         write_atomically(file, text)
     except OSError as error:
         raise Stopped(f"cannot write {str(file)!r} ({error.strerror})") from error
-    click.echo(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB), {sum(len(g.runs) for g in groups)} runs")
+    runs = count(sum(len(group.runs) for group in groups), "run")
+    click.echo(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB), {runs}")

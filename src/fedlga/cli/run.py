@@ -114,8 +114,11 @@ def run(
         if stopped:
             display.say(f"to go on, there: fedlga run --resume {quote(folder)} --superlink {superlink}")
         return interrupts.code if stopped else 0
-    summary = read_run(folder).summary
+    ended = read_run(folder)
+    summary = ended.summary
     display.console.print(make_run_table(summary))
+    if resume is not None and summary["finished"] and len(ended.records) == done:
+        display.say("the run was over before: nothing was left to do")
     display.say(f"run folder: {folder}")
     if not summary["finished"]:
         where = f" --superlink {superlink}" if superlink else ""

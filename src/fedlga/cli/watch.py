@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fedlga.cli.options import count
 from fedlga.core.settings import BadInput
 
 
@@ -31,8 +32,7 @@ def watch(folders: tuple[Path, ...], port: int | None, host: str, allow_remote: 
         )
     feed = Feed(folders)
     with open_server(feed, host, port) as server:
-        count = feed.count_runs()
-        click.echo(f"{count} run{'' if count == 1 else 's'}: {server.url} (Ctrl-C ends it)")
+        click.echo(f"{count(feed.count_runs(), 'run')}: {server.url} (Ctrl-C ends it)")
         if not is_loopback(host):
             click.echo("other machines can read these runs: there is no password", err=True)
         if open_page:

@@ -47,6 +47,14 @@ class Run:
         """The rounds that the summary is of. They are read when they are first asked for: a long run has many."""
         return list(itertools.islice(iterate_records(self.folder), self.summary["rounds"]))
 
+    def __repr__(self) -> str:
+        """Return what it is in a line: a run of a thousand rounds would fill a notebook."""
+        e, metric = self.experiment, self.experiment.target_metric
+        final = self.summary.get(f"final_{metric}")
+        value = "" if final is None else f", {metric} {final:.4g}"
+        done = f"{self.summary['rounds']} of {e.rounds} rounds"
+        return f"<Run {str(self.folder)!r}: {e.method} ({e.policy}), {e.subject}, seed {e.seed}, {done}{value}>"
+
     def frame(self) -> pd.DataFrame:
         """Return the rounds as a pandas DataFrame, a row a round."""
         return make_frame(self.records)

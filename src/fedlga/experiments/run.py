@@ -236,9 +236,23 @@ def check_free(folder: Path) -> None:
         for ours in (EXPERIMENT, ROUNDS, "comparison.toml", "tuning.toml"):
             if (folder / ours).exists():
                 raise BadInput(f"--out: {str(folder)!r} already holds another run; take another folder, or --resume it")
+        if (other := _find_run_below(folder)) is not None:
+            raise BadInput(
+                f"--out: {str(folder)!r} holds other runs, such as {str(other.relative_to(folder))!r}; "
+                f"take a folder of its own, such as {str(folder / 'NAME')!r}"
+            )
         try_writing(folder)
     except OSError as error:
         raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
+
+
+def _find_run_below(folder: Path) -> Path | None:
+    """Return a run that is inside a folder, as deep as runs and comparisons are kept; None if there is none."""
+    for pattern in ("*", "*/*"):
+        for file in folder.glob(f"{pattern}/{EXPERIMENT}"):
+            if (file.parent / ROUNDS).exists():  # else it is somebody's own file of that name
+                return file.parent
+    return None
 
 
 def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:

@@ -188,6 +188,12 @@ def try_test_set(test_set: TestSet, start: ServerState) -> None:
 
 def bind_task(experiment: Experiment, task: Task | None) -> Experiment:
     """Return the experiment for a task that was made in Python; the experiment itself if there is none."""
+    given: Any = experiment
+    if not isinstance(given, Experiment):  # a name or a file, as on the command line
+        raise BadInput(
+            f"experiment: got {given!r}; it takes an Experiment, such as fedlga.preset('digits') or "
+            "fedlga.Experiment(task='mine.py')"
+        )
     if task is None and experiment.task is not None and not experiment.task.startswith(IN_PYTHON):
         task = load_task(experiment.task)
         return experiment.for_task(experiment.task, task.experiment)

@@ -94,9 +94,9 @@ class Tuning:
 def compare(
     experiment: Experiment,
     *,
-    methods: Sequence[str] = (),
-    stragglers: Sequence[str] = (),
-    arms: Sequence[str | Arm] = (),
+    methods: str | Sequence[str] = (),
+    stragglers: str | Sequence[str] = (),
+    arms: str | Sequence[str | Arm] = (),
     seeds: Iterable[int] = SEEDS,
     out: str | Path | None = None,
     resume: bool = False,
@@ -127,13 +127,14 @@ def compare(
         raise BadInput("resume: got it without out; it takes the folder of a comparison")
     trackers = make_trackers(track)
     base = bind_task(experiment, task)
+    methods, stragglers = _list_names(methods), _list_names(stragglers)
     default = ["fedavg"] if stragglers else [] if arms else names_of("method")
     folder = new_folder("comparisons", "comparison") if out is None else Path(out)
     if resume:
         plan = Plan.load(folder)
     else:
-        more = [parse_arm(arm) if isinstance(arm, str) else arm for arm in arms]
-        plan = Plan(base, {}, list(methods) or default, list(stragglers), list(seeds), more)
+        more = [parse_arm(arm) if isinstance(arm, str) else arm for arm in _list_arms(arms)]
+        plan = Plan(base, {}, methods or default, stragglers, _list_seeds("seeds", seeds), more)
         plan.experiments()  # raises BadInput, if an arm does not fit
         check_free(folder)
     data = load_data(plan.base, data_dir, task=task)
@@ -149,9 +150,9 @@ def tune(
     experiment: Experiment,
     *,
     grid: Mapping[str, Sequence[Any]],
-    methods: Sequence[str] = (),
-    stragglers: Sequence[str] = (),
-    arms: Sequence[str | Arm] = (),
+    methods: str | Sequence[str] = (),
+    stragglers: str | Sequence[str] = (),
+    arms: str | Sequence[str | Arm] = (),
     by: str | None = None,
     seeds: Iterable[int] = TUNING_SEEDS,
     held_out: Iterable[int] = SEEDS,
@@ -183,22 +184,25 @@ def tune(
     Returns:
         The search: `.arms` (with chosen settings), `.table`, `.comparison()`, `.folder`.
     """
-    from fedlga.experiments.simulation import load_data
+    from fedlga.experiments.simulation import bind_task, load_data
 
     if resume and out is None:
         raise BadInput("resume: got it without out; it takes the folder of a search")
+    bind_task(experiment, None)  # raises BadInput, if it is none
     make_trackers(track)  # raises BadInput, if one cannot be used here
     folder = new_folder("tunings", "tuning") if out is None else Path(out)
     if resume:
         plan = TuningPlan.load(folder)
     else:
-        names = list(methods) or (["fedavg"] if stragglers else [])
-        more = [parse_arm(arm) if isinstance(arm, str) else arm for arm in arms]
-        chosen = [*pair_arms(names, list(stragglers), experiment.stragglers), *more]
+        policies = _list_names(stragglers)
+        names = _list_names(methods) or (["fedavg"] if policies else [])
+        more = [parse_arm(arm) if isinstance(arm, str) else arm for arm in _list_arms(arms)]
+        chosen = [*pair_arms(names, policies, experiment.stragglers), *more]
         if not chosen:
             raise BadInput("arms: got none; it takes at least one, or methods, or stragglers")
         criterion = find_criterion(by, experiment.target_metric if experiment.task is None else None)
-        plan = TuningPlan(experiment, chosen, dict(grid), criterion, list(seeds), list(held_out), widen)
+        tuned, judged = _list_seeds("seeds", seeds), _list_seeds("held_out", held_out)
+        plan = TuningPlan(experiment, chosen, _read_grid(grid), criterion, tuned, judged, widen)
         check_free(folder)
         check_criterion(plan, by or criterion.name, load_data(experiment, data_dir))
         start_tuning(plan, folder)
@@ -207,6 +211,34 @@ def tune(
             warn(note)
     write_paired(held_out_plan(plan, folder), folder / HELD_OUT)
     return Tuning(folder, plan)
+
+
+def _list_names(names: str | Sequence[str]) -> list[str]:
+    """Return names in a list; one text may hold several, as on the command line."""
+    return names.replace(",", " ").split() if isinstance(names, str) else list(names)
+
+
+def _list_arms(arms: str | Sequence[str | Arm]) -> list[str | Arm]:
+    return [arms] if isinstance(arms, str) else list(arms)
+
+
+def _list_seeds(what: str, seeds: Iterable[int]) -> list[int]:
+    given: Any = seeds
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise BadInput(f"{what}: got {given!r}; it takes a list of whole numbers, such as [0, 1, 2] or range(5)")
+    return list(seeds)
+
+
+def _read_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    given: Any = grid
+    takes = "it takes a dict of lists, such as {'lr': [0.01, 0.03, 0.1]}"
+    if not isinstance(given, Mapping):
+        raise BadInput(f"grid: got {given!r}; {takes}")
+    for name, values in grid.items():
+        several: Any = values
+        if isinstance(several, str) or not isinstance(several, Iterable):
+            raise BadInput(f"grid: got {name} = {several!r}; {takes}")
+    return {name: list(values) for name, values in grid.items()}
 
 
 def check_criterion(plan: TuningPlan, by: str, data: TaskData) -> None:
