@@ -1,7 +1,7 @@
 """What hostile devices can do: each attack on each method, with plain averaging, with the defaults, with robust rules.
 
     .venv/bin/python benchmarks/attacks.py [--seeds 0-2] [--out results/attacks]      continues what was interrupted
-    .venv/bin/python benchmarks/attacks.py --honest                                   the longest honest updates
+    .venv/bin/python benchmarks/attacks.py --honest                how long honest updates are, and where they point
 
 Digits, 20 devices of which 4 are hostile in every round that they take part in, 60 rounds; accuracy is the mean of the
 last ten rounds. `plain` is averaging without any bound, `default` what an experiment has if nothing is said.
@@ -10,6 +10,7 @@ last ten rounds. `plain` is averaging without any bound, `default` what an exper
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ import torch
 from fedlga.core import guard
 from fedlga.core.files import format_csv, write_atomically
 from fedlga.core.round import run_rounds
-from fedlga.core.types import Assignment, Update
+from fedlga.core.types import Assignment, Contribution, Update
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import simulate
 
@@ -32,9 +33,8 @@ ROUNDS, LAST = 60, 10
 SETTINGS = {"devices": 20, "cohort": 20, "rounds": ROUNDS, "partition": "dirichlet", "partition_alpha": 1.0}
 FLEETS: dict[str, dict[str, Any]] = {"all equal": {"fleet": "equal"}, "half are slow": {"fleet": "paper", "rho": 0.5}}
 DEFENCES: dict[str, dict[str, Any]] = {
-    "plain": {"outlier_bound": 0.0},
     "default": {},
-    "outlier_bound 5": {"outlier_bound": 5.0},
+    "plain": {"outlier_bound": 0.0},
     "median": {"aggregation": "median"},
     "trimmed-mean": {"aggregation": "trimmed-mean", "trim": 0.25},
 }
@@ -111,27 +111,43 @@ def measure(method: str, fleet: str, attack: str, defence: str, seed: int) -> di
 
 
 def measure_honest(name: str, rounds: int, **changes: Any) -> dict[str, Any]:
-    """Return the longest honest update of a run, relative to what was usual when it came."""
+    """Return how long honest updates of a run are, in usual lengths, and what is said of their directions."""
     longest: dict[str, float] = {}
-    judge = guard.Guard._judge  # pyright: ignore[reportPrivateUsage]
+    cosines: list[float] = []
+    suspects = against = 0
+    judge, compare = guard.Guard._judge, guard.Guard.compare  # pyright: ignore[reportPrivateUsage]
+    find_cosine = guard.find_cosine
 
-    def note(self: Any, update: Update) -> bool:
+    def note_length(self: Any, update: Update) -> bool:
         for vector, length in self._lengths[update.device].items():
             if len(self._known[vector]) >= guard.LEAST_KNOWN:
                 usual = self._limit(vector, update.steps, update.lr) / self._bound
                 longest[vector] = max(longest.get(vector, 0.0), length / usual)
         return judge(self, update)
 
-    guard.Guard._judge = note  # pyright: ignore[reportPrivateUsage]
+    def note_suspects(self: Any, contributions: Sequence[Contribution], *others: Any) -> list[Contribution]:
+        nonlocal suspects, against
+        kept = compare(self, contributions, *others)
+        suspects, against = suspects + len(self.suspects), against + len(contributions) - len(kept)
+        return kept
+
+    def note_cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+        cosines.append(find_cosine(one, other))
+        return cosines[-1]
+
+    guard.Guard._judge, guard.Guard.compare = note_length, note_suspects  # pyright: ignore[reportPrivateUsage]
+    guard.find_cosine = note_cosine
     experiment = preset(name).changed({"rounds": rounds, "backend": "serial", "evaluate_every": 10**6, **changes})
     try:
         with simulate(experiment) as simulation:
             refused = sum(len(r.refused) for _, r in run_rounds(simulation.federation, simulation.start, rounds))
     finally:
-        guard.Guard._judge = judge  # pyright: ignore[reportPrivateUsage]
+        guard.Guard._judge, guard.Guard.compare = judge, compare  # pyright: ignore[reportPrivateUsage]
+        guard.find_cosine = find_cosine
     settings = " ".join(f"{key}={value}" for key, value in changes.items() if key != "method")
     row = {"preset": name, "method": experiment.method, "settings": settings, "rounds": rounds}
-    return {**row, "longest": longest.get("delta"), "longest_upload": longest.get("control"), "refused": refused}
+    row |= {"longest": longest.get("delta"), "longest_upload": longest.get("control"), "refused": refused}
+    return {**row, "suspects": suspects, "smallest_cosine": min(cosines, default=None), "against": against}
 
 
 HONEST: list[tuple[str, int, dict[str, Any]]] = [
@@ -150,6 +166,8 @@ def main() -> None:
     """Run what is missing, and write a row a run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-2")
+    parser.add_argument("--attacks", default=",".join(ATTACKS), help="some of them, with commas between")
+    parser.add_argument("--defences", default=",".join(DEFENCES), help="some of them, with commas between")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--honest", action="store_true")
     options = parser.parse_args()
@@ -165,16 +183,14 @@ def main() -> None:
     file = options.out / "attacks.csv"
     rows = read_rows(file)
     done = {tuple(str(row[name]) for name in ("method", "fleet", "attack", "defence", "seed")) for row in rows}
-    for seed in range(int(first), int(last or first) + 1):
-        for attack in ATTACKS:
-            for method in METHODS:
-                for fleet in FLEETS:
-                    for defence in DEFENCES:
-                        if (method, fleet, attack, defence, str(seed)) in done:
-                            continue
-                        rows.append(measure(method, fleet, attack, defence, seed))
-                        print(" ".join(f"{value}" for value in rows[-1].values()), flush=True)
-            write_atomically(file, format_csv(rows))
+    seeds, defences = range(int(first), int(last or first) + 1), options.defences.split(",")
+    for defence, seed, attack in itertools.product(defences, seeds, options.attacks.split(",")):
+        for method, fleet in itertools.product(METHODS, FLEETS):
+            if (method, fleet, attack, defence, str(seed)) in done:
+                continue
+            rows.append(measure(method, fleet, attack, defence, seed))
+            print(" ".join(f"{value}" for value in rows[-1].values()), flush=True)
+        write_atomically(file, format_csv(rows))
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedlga.core.aggregation.mean import Mean
 from fedlga.core.aggregation.median import Median
 from fedlga.core.aggregator import Aggregator
-from fedlga.core.guard import LEAST_KNOWN, Guard
+from fedlga.core.guard import LEAST_KNOWN, Guard, find_cosine
 from fedlga.core.policies.complete import Complete
 from fedlga.core.policies.keep import Keep
 from fedlga.core.registry import create, names_of
@@ -20,6 +20,7 @@ from fedlga.core.settings import BadInput, Stopped
 from fedlga.core.types import Contribution, ServerState, Update
 from fedlga.experiments.presets import preset
 from fedlga.methods.fedavg import FedAvg
+from fedlga.methods.scaffold import Scaffold
 
 
 def update(device, values, *, steps=4, asked=4, examples=10, lr=0.1, **uploads):
@@ -178,3 +179,108 @@ def test_the_same_updates_are_refused_held_or_as_they_come():
     streamed = Aggregator(FedAvg(), Keep(), Mean()).aggregate(state, sent)
     assert held.refused == streamed.refused == {9: "delta is 100 times as long as usual"}
     torch.testing.assert_close(streamed.state.w, torch.tensor([3.0, 4.0]))
+
+
+AGAINST = "delta is 8 times as long as usual for its steps, and points against the others (cosine -1.00)"
+KEEPERS = {  # an aggregator that holds all updates of a round, and one that sums them as they arrive
+    "held": lambda method: Aggregator(method, Keep(), Mean(length_bound=1e9)),
+    "streamed": lambda method: Aggregator(method, Keep(), Mean()),
+}
+
+
+def remember_honest(*controls):
+    """Return the state after a round of five honest updates of length 5."""
+    sent = [update(d, (3.0, 4.0), **({"control": torch.tensor(controls)} if controls else {})) for d in range(5)]
+    _, guard = judge(*sent)
+    return ServerState(round=1, w=torch.zeros(2), memory=guard.memory())
+
+
+@pytest.mark.parametrize("keeper", KEEPERS)
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_a_long_update_against_the_others_is_left_out(keeper, place):
+    """Honest updates are (3, 4), of length 5. (24, 32) is 8 times as long and goes their way; -(24, 32) does not.
+
+    The mean of five times (3, 4) and of (24, 32) is (6.5, 26/3).
+    """
+    for sign, mean, refused in ((1, (6.5, 26 / 3), {}), (-1, (3.0, 4.0), {9: AGAINST})):
+        sent = [*HONEST[:place], update(9, (sign * 24.0, sign * 32.0)), *HONEST[place:]]
+        outcome = KEEPERS[keeper](FedAvg()).aggregate(remember_honest(), [Contribution(u) for u in sent])
+        assert outcome.refused == refused
+        assert sorted(c.update.device for c in outcome.used) == [0, 1, 2, 3, 4, *([9] if not refused else [])]
+        torch.testing.assert_close(outcome.state.w, torch.tensor(mean))
+
+
+def test_how_far_back_an_update_may_go():
+    """Along (3, 4)/5 the first goes back 7.4, the second 7.6; one and a half usual lengths are 7.5. Both are long."""
+    for back, believed in ((7.4, True), (7.6, False)):
+        sideways = update(9, (-4.0 * 6 - 0.6 * back, 3.0 * 6 - 0.8 * back))
+        outcome = KEEPERS["held"](FedAvg()).aggregate(remember_honest(), [Contribution(u) for u in (*HONEST, sideways)])
+        assert (not outcome.refused) is believed
+
+
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_who_is_not_compared(keeper):
+    """Four others have no common direction; and 3.9 times the usual length is not long."""
+    hostile = update(9, (-24.0, -32.0))
+    few = KEEPERS[keeper](FedAvg()).aggregate(remember_honest(), [Contribution(u) for u in (*HONEST[:4], hostile)])
+    assert not few.refused
+    short = update(9, (-3.9 * 3, -3.9 * 4))
+    outcome = KEEPERS[keeper](FedAvg()).aggregate(remember_honest(), [Contribution(u) for u in (*HONEST, short)])
+    assert not outcome.refused
+
+
+def test_whoever_claims_few_steps_has_to_go_along():
+    """Ten steps are of length 5, so one step would be of 0.5: 5 is ten times that, and against the others."""
+    full = [update(d, (3.0, 4.0), steps=10, asked=10) for d in range(6)]
+    along, against = (update(d, (s * 3.0, s * 4.0), steps=1, asked=10) for d, s in ((8, 1), (9, -1)))
+    state = ServerState(round=0, w=torch.zeros(2))
+    for policy in (Keep(), Complete()):
+        outcome = Aggregator(FedAvg(), policy).aggregate(state, [Contribution(u) for u in (*full, along, against)])
+        why = "delta is 10 times as long as usual for its steps, and points against the others (cosine -1.00)"
+        assert outcome.refused == {9: why}
+
+
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_what_a_method_uploads_is_compared_too(keeper):
+    """Controls are (1, 0); one is (-8, 0). What the aggregator had before, (-100, 0), is not their direction."""
+    state = remember_honest(1.0, 0.0)
+    state = ServerState(round=1, w=state.w, memory={**state.memory, "control": torch.tensor([-100.0, 0.0])})
+    sent = [update(d, (3.0, 4.0), control=torch.tensor([1.0, 0.0])) for d in range(6)]
+    sent.insert(5, update(9, (3.0, 4.0), control=torch.tensor([-8.0, 0.0])))
+    outcome = KEEPERS[keeper](Scaffold()).aggregate(state, [Contribution(u, share=0.1) for u in sent])
+    why = "control is 8 times as long as usual, and points against the others (cosine -1.00)"
+    assert outcome.refused == {9: why}
+    torch.testing.assert_close(outcome.state.memory["control"], torch.tensor([-99.4, 0.0]))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fednova", "feddyn"])
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_where_nothing_is_left_out_the_last_bit_is_the_same(method, keeper):
+    """A long update that goes along is held, and then added in its place."""
+    rng = torch.Generator().manual_seed(0)
+    common = torch.randn(1000, generator=rng)
+    deltas = [common + torch.randn(1000, generator=rng) for _ in range(9)]
+    deltas[4] *= 7
+    sent = [Contribution(update(d, delta.tolist()), share=0.1) for d, delta in enumerate(deltas)]
+    state = ServerState(round=0, w=torch.zeros(1000))
+    sums = [
+        Aggregator(create("method", method), Keep(), rule).aggregate(state, sent).state.w
+        for rule in (Mean(outlier_bound=0), Mean(), Mean(length_bound=1e9), Mean(length_bound=1e9, outlier_bound=0))
+    ]
+    pair = sums[:2] if keeper == "streamed" else sums[2:]
+    assert torch.equal(*pair)
+
+
+def test_directions_of_masked_updates_say_nothing():
+    """Private completing is for sums of updates under masks; a length of 8 times the others' may be the mask's."""
+    sent = [Contribution(u) for u in (*HONEST, update(9, (-24.0, -32.0)))]
+    outcome = Aggregator(FedAvg(), Complete(private=True)).aggregate(remember_honest(), sent)
+    assert not outcome.refused
+
+
+def test_the_cosine_of_numbers_of_any_size():
+    """Products of 1e30 are beyond float32."""
+    large, small = torch.tensor([3e30, 4e30]), torch.tensor([0.0, -1e-3])
+    assert find_cosine(large, small) == pytest.approx(-0.8)
+    assert find_cosine(large, large) == pytest.approx(1.0)
+    assert find_cosine(large, torch.zeros(2)) == 0.0

@@ -58,19 +58,30 @@ class Aggregator:
     def aggregate(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool = False) -> Aggregation:
         """Return the state after these updates; it is the old one if none of them is used.
 
-        Updates are summed as they arrive, and one is held at a time, unless something needs them all at once.
+        Updates are summed as they arrive, and one is held at a time, unless something needs them all at once. From the
+        first on that is to be compared with the others, they are held and summed at the end, in the same order.
         """
         if audit or self.policy.needs_all or self.rule.needs_all:
             return self._aggregate_held(state, arriving, audit=audit)
-        sums, guard = _RunningSums(self, state), Guard(self.rule.outlier_bound, state)
-        received, used = list[Contribution](), list[Contribution]()
+        sums, guard = _RunningSums(self, state), self._make_guard(state)
+        received, held, used = list[Contribution](), list[Contribution](), list[Contribution]()
+
+        def add(believed: Contribution) -> None:
+            decision = self.policy.decide(state, [believed.update], {})
+            for chosen in _apply(decision, [believed]):
+                sums.add(chosen)
+                used.append(chosen.without_vectors())
+
         for c in arriving:
             received.append(c.without_vectors())
             for believed in guard.admit([c]):
-                decision = self.policy.decide(state, [believed.update], {})
-                for chosen in _apply(decision, [believed]):
-                    sums.add(chosen)
-                    used.append(chosen.without_vectors())
+                if guard.suspects:
+                    held.append(believed)
+                else:
+                    add(believed)
+        if held:
+            for believed in guard.compare(held, self.weigh, sums.added(), len(used)):
+                add(believed)
         state = replace(state, memory={**state.memory, **guard.memory()})
         after = self._step(state, sums.result(), used) if used else state
         instruction = self.policy.instruct(state)
@@ -78,7 +89,7 @@ class Aggregator:
         return Aggregation(after, decision, received, used, refused=guard.refused, diverged=guard.has_diverged())
 
     def _aggregate_held(self, state: ServerState, arriving: Iterable[Contribution], *, audit: bool) -> Aggregation:
-        received, guard = list[Contribution](), Guard(self.rule.outlier_bound, state)
+        received, guard = list[Contribution](), self._make_guard(state)
         with DigestReader(sketches=self.policy.needs_all and self.policy.needs_sketches) as reader:
             for c in arriving:
                 received.append(c)
@@ -87,6 +98,7 @@ class Aggregator:
             digests = reader.result()
         # A digest's length is 0 if it is not finite in float32: then it is measured here.
         believed = guard.admit(received, {device: d.length for device, d in digests.items() if d.length > 0})
+        believed = guard.compare(believed, self.weigh)
         digests = {device: digest for device, digest in digests.items() if device not in guard.refused}
         decision = self.policy.decide(state, [c.update for c in believed], digests)
         used, bounded = guard.shorten(_apply(decision, believed))
@@ -98,6 +110,10 @@ class Aggregator:
             bounded = {**bounded, **shortened}
             state = self._step(state, sums, noted_used)
         return Aggregation(state, decision, noted, noted_used, bounded, measured, guard.refused, guard.has_diverged())
+
+    def _make_guard(self, state: ServerState) -> Guard:
+        open_to_see = self.policy.instruct(state) is None  # private completing is for updates under masks
+        return Guard(self.rule.outlier_bound, state, compares=open_to_see)
 
     def _sum_all(
         self, state: ServerState, used: Sequence[Contribution]
@@ -178,6 +194,12 @@ class _RunningSums:
             return self._totals[name].add_(v.vector, alpha=v.coefficient)
         start = self._aggregator.starting_value(self._state, name)
         return torch.mul(v.vector, v.coefficient) if start is None else start.add(v.vector, alpha=v.coefficient)
+
+    def added(self) -> dict[str, Vector]:
+        """Return what the updates added to each sum so far."""
+        starts = {name: self._aggregator.starting_value(self._state, name) for name in self._totals}
+        pairs = ((name, total, starts[name]) for name, total in self._totals.items())
+        return {name: total.clone() if start is None else total - start for name, total, start in pairs}
 
     def result(self) -> dict[str, WeightedSum]:
         return {name: WeightedSum(total, self._weights[name]) for name, total in self._totals.items()}

@@ -1,5 +1,7 @@
 """What is believed of an update: its vectors are numbers, and it is not far longer than is usual.
 
+One that is long, but not too long for that, is believed unless it works against the others of its round.
+
 Usual is the median length of the last updates that came, of whoever: as long as most devices are honest, it is that of
 an honest one. Only lengths are remembered, so an update can be judged when it arrives and need not be kept. Refused
 updates count towards what is usual: if all become longer, the median follows.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast, final
 
@@ -18,6 +20,7 @@ import torch
 from fedlga.core.types import Contribution, ServerState, Update
 
 if TYPE_CHECKING:
+    from fedlga.core.method import WeightedVector
     from fedlga.core.types import Memory, Vector
 
 REMEMBERED = "guard."  # begins the names of the lengths in the aggregator's memory
@@ -26,6 +29,10 @@ LONGEST = 1e12  # until then: sums of such numbers are still finite
 MOST_KNOWN = 256
 MOST_TIMES_EXAMPLES = 100.0  # the median: natural federations are unequal, so this only stops the absurd
 MOST_TIMES_COMPLETED = 1.5  # the usual full work: a device that claims little work gains little by it
+# Chosen by measurement: docs/reliability.md has what hostile and honest updates reach.
+SUSPECT = 4.0  # times the usual length: such an update is compared with the others
+MOST_AGAINST = 1.5  # usual lengths that it may go back along the way which the others go
+LEAST_OTHERS = 5  # that are not suspect: fewer have no common direction
 DELTA, EXAMPLES = "delta", "examples"
 
 
@@ -33,9 +40,12 @@ DELTA, EXAMPLES = "delta", "examples"
 class Guard:
     """The judge of one round's updates."""
 
-    def __init__(self, bound: float, state: ServerState) -> None:
-        """`bound`: an update longer than this times what is usual is refused; 0: lengths are not compared."""
-        self._bound = bound
+    def __init__(self, bound: float, state: ServerState, *, compares: bool = True) -> None:
+        """`bound`: an update longer than this times what is usual is refused; 0: lengths are not compared.
+
+        `compares`: long updates are compared with the others. Of updates under masks that says nothing.
+        """
+        self._bound, self._compares = bound, compares
         self._known: dict[str, list[tuple[float, float]]] = {
             name.removeprefix(REMEMBERED): [
                 (length, steps) for length, steps in cast("list[list[float]]", rows.tolist())
@@ -43,7 +53,8 @@ class Guard:
             for name, rows in state.memory.items()
             if name.startswith(REMEMBERED)
         }
-        self._limits: dict[tuple[str, int], float] = {}
+        self._usual_lengths: dict[tuple[str, int, float], float] = {}
+        self.suspects: dict[int, dict[str, float]] = {}  # devices, and how long their vectors are, in usual lengths
         self._lengths: dict[int, dict[str, float]] = {}  # of this round's updates, by device
         self.refused: dict[int, str] = {}  # devices, and why
         self._not_finite = 0  # how many of them
@@ -83,6 +94,44 @@ class Guard:
                 if length > limit:
                     self.refused[update.device] = f"{name} is {self._bound * length / limit:.3g} times as long as usual"
                     return False
+            times = {name: self._compare_length(name, length, update) for name, length in lengths.items()}
+            long = {name: factor for name, factor in times.items() if factor > SUSPECT and self._compares}
+            if long:
+                self.suspects[update.device] = long
+        return True
+
+    def compare(
+        self,
+        contributions: Sequence[Contribution],
+        weigh: Callable[[Contribution], Mapping[str, WeightedVector]],
+        before: Mapping[str, Vector] | None = None,
+        count: int = 0,
+    ) -> list[Contribution]:
+        """Return the contributions without the suspects that work against the others.
+
+        The others' direction is what they add to the method's sum of that name (`weigh`). `before` are the sums of
+        `count` others that are no longer there; they are changed.
+        """
+        others = [c for c in contributions if c.update.device not in self.suspects]
+        if not self.suspects or count + len(others) < LEAST_OTHERS:
+            return list(contributions)
+        sums = dict(before or {})
+        for name in {name for names in self.suspects.values() for name in names}:
+            for v in (weighed[name] for weighed in map(weigh, others) if name in weighed):
+                sums[name] = sums.get(name, torch.zeros_like(v.vector)).add_(v.vector, alpha=v.coefficient)
+        return [c for c in contributions if c.update.device not in self.suspects or self._goes_along(c, weigh(c), sums)]
+
+    def _goes_along(self, c: Contribution, weighed: Mapping[str, WeightedVector], sums: Mapping[str, Vector]) -> bool:
+        device = c.update.device
+        for name, times in self.suspects[device].items():
+            if name not in weighed or name not in sums:
+                continue
+            sign = math.copysign(1.0, weighed[name].coefficient)
+            cosine = sign * find_cosine(weighed[name].vector, sums[name])
+            if -cosine * times > MOST_AGAINST:
+                what = f"{name} is {times:.3g} times as long as usual{' for its steps' if name == DELTA else ''}"
+                self.refused[device] = f"{what}, and points against the others (cosine {cosine:.2f})"
+                return False
         return True
 
     def shorten(self, used: Sequence[Contribution]) -> tuple[list[Contribution], dict[int, float]]:
@@ -100,15 +149,33 @@ class Guard:
         return kept, bounded
 
     def _limit(self, name: str, steps: int, lr: float) -> float:
-        """Return how long a vector of so many steps may be; lengths are compared at a rate of 1."""
+        """Return how long a vector of so many steps may be."""
+        # An update is at most in proportion to its steps: whoever did more of them may be that much longer.
+        usual = self._usual(name, steps, lr, least=1.0)
+        return LONGEST if usual is None else self._bound * usual if usual > 0 else math.inf
+
+    def _compare_length(self, name: str, length: float, update: Update) -> float:
+        """Return how many usual lengths a vector is long; 0 if nothing is usual yet.
+
+        An update of fewer steps is expected to be shorter in proportion. It may be longer than that, and often is; but
+        if it is, it has to go along with the others.
+        """
+        usual = self._usual(name, update.steps, update.lr, least=0.0 if name == DELTA else 1.0)
+        return length / usual if usual else 0.0
+
+    def _usual(self, name: str, steps: int, lr: float, *, least: float) -> float | None:
+        """Return the usual length of a vector of so many steps, at this rate; None as long as too few are known.
+
+        `least` is how much shorter fewer steps make it: in proportion (0), or not at all (1).
+        """
         known = self._known[name]
         if len(known) < LEAST_KNOWN:
-            return LONGEST
-        if (name, steps) not in self._limits:
-            # An update is at most in proportion to its steps: whoever did more of them may be that much longer.
-            usual = statistics.median(length * max(1.0, steps / max(done, 1.0)) for length, done in known[-MOST_KNOWN:])
-            self._limits[name, steps] = self._bound * usual if usual > 0 else math.inf
-        return self._limits[name, steps] * (lr or 1.0)
+            return None
+        key = name, steps, least
+        if key not in self._usual_lengths:
+            ratios = ((length, max(steps, 1) / max(done, 1.0)) for length, done in known[-MOST_KNOWN:])
+            self._usual_lengths[key] = statistics.median(length * max(least, ratio) for length, ratio in ratios)
+        return self._usual_lengths[key] * (lr or 1.0)
 
     def has_diverged(self) -> bool:
         """Return whether updates came, and none of them is finite."""
@@ -131,6 +198,15 @@ def true_length(vector: Vector) -> float:
         exact = vector.double()
         square = float(torch.dot(exact, exact))
     return math.sqrt(square) if math.isfinite(square) else math.inf
+
+
+def find_cosine(one: Vector, other: Vector) -> float:
+    """Return the cosine of two finite vectors, of whatever size their numbers are; 0 if one of them is zero."""
+    lengths = true_length(one), true_length(other)
+    product = float(torch.dot(one, other)) if 0 not in lengths else 0.0
+    if not math.isfinite(product):
+        product = float(torch.dot(one.double(), other.double()))
+    return product / lengths[0] / lengths[1] if product else 0.0
 
 
 def _is_finite(buffers: Vector | None) -> bool:
