@@ -6,6 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
+from fedlga.cli.theory import _round_down
+
 DIGITS = ("--preset", "digits", "--set", "steps_per_epoch=1", "--set", "cohort=4")
 
 
@@ -42,8 +46,28 @@ def test_rates_that_are_too_large(fedlga):
     assert "The rates are too large for Theorem 2, which promises nothing then: 3 of 3 conditions fail." in text
     assert out.count("  NO   ") == 3
     assert "Largest global rate with eta_l = 0.5: none" in text
-    assert "Not as the theorem assumes" not in text
     assert max(len(line) for line in out.splitlines()) <= 80
+    # What is printed as the largest rate satisfies the conditions: it is rounded down.
+    needed = re.search(r"it needs eta_l = ([\d.e-]+) or less", text)
+    assert needed is not None
+    assert 0.99 * values["largest"]["eta_l"] < float(needed[1]) <= values["largest"]["eta_l"]
+
+
+def test_what_the_theorems_are_not_about(fedlga):
+    words = (*DIGITS, "--method", "fedavg", "--stragglers", "keep", "--set", "local_optimizer=adamw")
+    code, out, _ = fedlga("theory", *words, "--set", "lr=0.0005", "--out", "theory.json")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "The theorems are not about this algorithm: see the end. With plain averaging: The rates are" in text
+    assert "devices train with momentum, AdamW or clipped gradients, and not with plain SGD" in text
+    assert "unfinished work is averaged as it came" in text
+    assert max(len(line) for line in out.splitlines()) <= 80, max(out.splitlines(), key=len)
+    assert json.loads(Path("theory.json").read_text())["covered"] is False
+
+
+@pytest.mark.parametrize("value", [0.00043962, 1.0, 0.1, 123456.0, 9.9999e-5, 7.0])
+def test_upper_limits_are_rounded_down(value):
+    assert 0.99 * value < float(_round_down(value)) <= value
 
 
 def test_wrong_calls(fedlga, tmp_path):

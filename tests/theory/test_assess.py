@@ -10,7 +10,7 @@ import pytest
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
 from fedlga.experiments.presets import preset
-from fedlga.experiments.simulation import simulate
+from fedlga.experiments.simulation import Simulation, simulate
 from fedlga.theory.assess import (
     Stragglers,
     apply_theorem,
@@ -68,6 +68,10 @@ def test_without_stragglers_nothing_is_completed():
     assert a.departures == []
 
 
+def lines_of(simulation: Simulation) -> str:
+    return "\n".join(d.line for d in list_departures(simulation.experiment, simulation.federation))
+
+
 def test_stragglers_are_counted_as_the_theorem_does():
     """tau is uniform in 1..4, and tau = 1 is not slow: of rho = 0.8, three quarters are unfinished."""
     changed = {"rho": 0.8, "method": "fedavg", "stragglers": "keep"}
@@ -77,10 +81,12 @@ def test_stragglers_are_counted_as_the_theorem_does():
         assert found.tau_max == 4
         setting = make_setting(simulation.experiment, simulation.federation, found)
         assert setting.rho == found.rho
-        assert any("as it came" in line for line in list_departures(simulation.experiment, simulation.federation))
+        assert "as it came" in lines_of(simulation)
     with simulate(SMALL.changed({**changed, "stragglers": "drop"})) as simulation:
         assert count_stragglers(simulation.federation) == Stragglers(0.0, 1)
-        assert any("dropped" in line for line in list_departures(simulation.experiment, simulation.federation))
+        assert "dropped" in lines_of(simulation)
+    with simulate(SMALL.changed({**changed, "rho": 0.0})) as simulation:  # nobody is slow: nothing is kept as it came
+        assert "as it came" not in lines_of(simulation)
 
 
 def test_departures():
@@ -93,15 +99,49 @@ def test_departures():
         "partition": "quantity",
         "averaging": "examples",
         "lr_schedule": "cosine",
+        "lr_warmup": 3,
         "momentum": 0.9,
         "dropout": 0.1,
     }
     with simulate(SMALL.changed(changes)) as simulation:
-        lines = "\n".join(list_departures(simulation.experiment, simulation.federation))
+        lines = lines_of(simulation)
         assert make_setting(simulation.experiment, simulation.federation, Stragglers(0, 1)).eta_g == 1
     for words in ("scaffold", "adam", "median", "E is the most", "by examples", "cosine", "momentum", "send nothing"):
         assert words in lines
     assert "without replacement" in lines
+    assert "grows in the first 3 rounds" in lines
+
+
+def test_a_device_that_is_drawn_twice_works_once():
+    with simulate(SMALL.changed({"sampling": "with-replacement"})) as simulation:
+        assert "works once and counts twice" in lines_of(simulation)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "scaffold", "stragglers": "complete"},
+        {"server_optimizer": "adam", "eta_g": 0.01},
+        {"aggregation": "median"},
+        {"schedule": "over-selection", "method": "fedavg", "stragglers": "drop"},
+        {"momentum": 0.9},
+        {"local_optimizer": "adamw"},
+        {"clip": 1.0},
+    ],
+    ids=str,
+)
+def test_other_algorithms_are_not_covered(assessment, change):
+    with simulate(SMALL.changed(change)) as simulation:
+        departures = list_departures(simulation.experiment, simulation.federation)
+    assert assessment.covered
+    assert not replace(assessment, departures=departures).covered
+
+
+def test_a_warmup_does_not_make_completed_updates_look_better(assessment):
+    """The error is measured at the rate that the bound is for, and the experiment stays as it was."""
+    warmed = assess(SMALL.changed({"lr_warmup": 30}))
+    assert warmed.completion_error == assessment.completion_error
+    assert (warmed.experiment.lr_warmup, warmed.experiment.audit) == (30, False)
 
 
 def record(round: int, squared: float | None) -> Record:

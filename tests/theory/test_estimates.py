@@ -11,6 +11,7 @@ import torch
 from federations import Quadratic
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import simulate
+from fedlga.experiments.statistics import t_quantile
 from fedlga.learning.examples import TensorExamples
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.objective import Objective
@@ -66,6 +67,15 @@ def test_the_noise_of_batches_is_covered_by_its_interval():
     covered = sum(i.low <= exact <= i.high for i in intervals)
     assert covered >= 34  # 38 of 40 on average; below 34 has a chance of 1 in 100
     assert np.mean([i.value for i in intervals]) == pytest.approx(exact, rel=0.05)
+
+
+def test_an_interval_is_as_wide_as_estimates_differ():
+    """Two batches make a pass: cut from one, they are equally far from their mean, and count as one draw."""
+    rows = [[1.0, x, y] for x, y in [(0, 0), (3, 0), (1, 7), (0, 2)]]
+    objective = quadratics(rows, [[0, 1, 2, 3]])
+    found = [estimate(objective, torch.zeros(2), batch_size=2, seed=seed).local_variance for seed in range(80)]
+    errors = [(i.high - i.value) / t_quantile(module.BATCHES) for i in found]
+    assert np.std([i.value for i in found]) / np.mean(errors) == pytest.approx(1, abs=0.2)  # with pairs: sqrt(2)
 
 
 def test_some_of_many_devices_with_an_interval(monkeypatch):

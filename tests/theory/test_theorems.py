@@ -101,6 +101,37 @@ def test_bounds_are_what_the_steps_of_the_proof_give(s: Setting):
     assert bound.total == pytest.approx(bound.start + bound.phi)
 
 
+@pytest.mark.parametrize("s", [FULL, PARTIAL, replace(FULL, rho=1.0), replace(PARTIAL, rho=1.0, K=2)])
+def test_errors_in_the_term_that_step_a1_subtracts_change_nothing(s: Setting):
+    """Keep the errors e of completed updates in that term, and in A_2 take them apart from the batch noise n alone.
+
+    2 <e, n> <= rho |n|^2 + |e|^2 / rho, so |S + e + n|^2 <= |S + e|^2 + (1 + rho) |n|^2 + |e|^2 / rho; the proof takes
+    S and n for independent. No constant grows if rho K >= 2, and the second condition needs no 1 + rho.
+    """
+    share, terms = rederive(s, KNOWN)
+    v = exact(s, KNOWN)
+    N, E, L, rho, el, eg = (v[name] for name in ("N", "E", "L", "rho", "eta_l", "eta_g"))
+    m2 = (v["M"] * el**2 * v["tau_max"] ** 2) ** 2 * v["gradient4"]  # of an update: |e|^2 <= (rho N)^2 m2 / el^2
+    drift = 5 * E * el**2 * (v["sigma_l2"] + 6 * E * v["sigma_g2"])
+    taking_part = N if s.K is None else v["K"]
+    noise = (1 + rho) * E * el**2 * v["sigma_l2"] / taking_part
+    completion = rho * m2
+    moved = grad2 = Fraction(0)
+    if s.K is not None:  # rho of the devices: |t + e|^2 <= 2 |t|^2 + 2 |e|^2, the others have no error
+        completion += 2 * rho * m2 / taking_part
+        t2 = (1 + rho) * el**2 / taking_part * 3 * E**2
+        moved, grad2, noise = t2 * L**2 * drift, t2 * (30 * E**2 * el**2 * L**2 + 1), noise + t2 * v["sigma_g2"]
+        assert L * eg**2 / 2 * el**2 * (taking_part - 1) / (taking_part * N**2) <= eg * el / (2 * N**2 * E)
+    else:
+        assert L * eg**2 / 2 * el**2 / N**2 <= eg * el / (2 * N**2 * E)
+    a2, a1, all_steps = L * eg**2 / 2, eg * el / (2 * E), eg * el * E
+    a3 = (1 + rho) * E**2 * L**2  # over N^2
+    assert 1 - (a1 * (a3 * 30 * E**2 * el**2 + E**2) + a2 * grad2) / all_steps >= share
+    assert (a2 * noise) / all_steps <= terms["noise"]
+    assert (a1 * a3 * drift + a2 * moved) / all_steps <= terms["drift"]
+    assert (a1 * rho * (1 + rho) * m2 / el**2 + a2 * completion) / all_steps <= terms["completion"]
+
+
 def test_constants_of_theorem_1_by_hand():
     # x = E eta_l L = 5 * 0.005 * 3 = 0.075; c1 = 1/2 - 15 * 1.5 * 0.005625 = 0.3734375
     assert c1(FULL, 3.0) == pytest.approx(0.3734375)
@@ -165,6 +196,17 @@ def test_fewest_rounds_of_the_corollaries():
     T = find_fewest_rounds(PARTIAL)
     assert satisfies_conditions(apply_corollary(replace(PARTIAL, T=T), 7.0), 7.0)
     assert not satisfies_conditions(apply_corollary(replace(PARTIAL, T=T - 1), 7.0), 7.0)
+
+
+@pytest.mark.parametrize("L", [0.7, 3.0, 7.97, 22.1])
+@pytest.mark.parametrize(("N", "E"), [(4, 9), (4, 10), (3, 11), (6, 5), (1, 1)])
+def test_the_fewest_rounds_satisfy_the_conditions_to_the_last_bit(N: int, E: int, L: float):
+    """rho = 0: T >= E N, and T > 30. At T = E N two equal numbers are compared, and at T = 30 too."""
+    s = Setting(N=N, K=None, E=E, T=max(N * E, 31), rho=0.0, tau_max=E, eta_l=1.0, eta_g=1.0)
+    assert find_fewest_rounds(s) == s.T
+    assert satisfies_conditions(apply_corollary(s, L), L)
+    fewer = replace(s, T=s.T - 1)
+    assert not satisfies_conditions(apply_corollary(fewer, L), L)
 
 
 def test_rates_of_the_corollaries():

@@ -54,7 +54,7 @@ def theory(
 ) -> None:
     """Say what the paper's convergence theorems say of an experiment: FILE.py, EXPERIMENT.toml, or a preset.
 
-    Measures the federation at its starting weights (about half a minute for the preset paper), checks the theorems'
+    Measures the federation at its starting weights (some ten seconds for the preset paper), checks the theorems'
     conditions on the rates, and computes their bound on the gradient: see docs/theory.md.
     """
     from fedlga.cli.terminal import Display, describe_experiment
@@ -95,6 +95,7 @@ def as_plain(a: Assessment, outcome: Outcome | None) -> dict[str, Any]:
     values: dict[str, Any] = {
         "experiment": a.experiment.as_dict(),
         "theorem": a.setting.theorem,
+        "covered": a.covered,
         "applies": a.applies,
         "setting": asdict(a.setting),
         "estimates": asdict(a.estimates),
@@ -113,7 +114,7 @@ def as_plain(a: Assessment, outcome: Outcome | None) -> dict[str, Any]:
             name: {**asdict(bound), "total": bound.total}
             for name, bound in (("these", a.bound), ("corollary", a.corollary_bound), ("best", a.best_bound))
         },
-        "departures": list(a.departures),
+        "departures": [departure.line for departure in a.departures],
         "run": None if outcome is None else asdict(outcome),
     }
     return replace_infinite(values)
@@ -141,13 +142,15 @@ def describe(a: Assessment, outcome: Outcome | None = None) -> Iterator[str]:
     if a.departures:
         yield ""
         yield "Not as the theorem assumes:"
-        yield from (f"  {line}" for line in a.departures)
+        for departure in a.departures:
+            yield from textwrap.wrap(departure.line, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _describe_answer(a: Assessment, outcome: Outcome | None) -> Iterator[str]:
     s, failing, start = a.setting, sum(not c.holds for c in a.conditions), a.estimates.squared_gradient.value
+    text = "" if a.covered else "The theorems are not about this algorithm: see the end. With plain averaging: "
     if a.applies:
-        text = (
+        text += (
             f"The rates are small enough for Theorem {s.theorem}. It promises that in {s.T} rounds the squared "
             f"gradient falls to {_number(a.bound.total)} or less. "
         )
@@ -156,10 +159,10 @@ def _describe_answer(a: Assessment, outcome: Outcome | None) -> Iterator[str]:
         else:
             text += f"It starts at {_number(start)}."
     else:
-        text = (
+        text += (
             f"The rates are too large for Theorem {s.theorem}, which promises nothing then: {failing} of "
-            f"{len(a.conditions)} conditions fail. With eta_g = {s.eta_g:g} it needs eta_l = {_number(a.largest_lr)} "
-            "or less."
+            f"{len(a.conditions)} conditions fail. With eta_g = {s.eta_g:g} it needs eta_l = "
+            f"{_round_down(a.largest_lr)} or less."
         )
     if outcome is not None:
         text += f" The run's squared gradient fell to {_number(outcome.smallest)}, in round {outcome.round}."
@@ -171,7 +174,7 @@ def _describe_measurements(a: Assessment) -> Iterator[str]:
     who = f"all {e.devices}" if e.measured == e.devices else f"{e.measured} of {e.devices}"
     yield f"Measured at the starting weights, {who} devices, with 95 % intervals"
     rows: list[tuple[str, str, Interval]] = [
-        ("how fast gradients change, at most", "L", e.curvature),
+        ("how fast gradients change", "L", e.curvature),
         ("noise of a batch's gradient", "sigma_l", e.local_variance.root()),
         ("difference between devices' gradients", "sigma_g", e.global_variance.root()),
         ("length of a device's gradient", "|grad F_i|", e.gradient_length),
@@ -185,6 +188,7 @@ def _describe_measurements(a: Assessment) -> Iterator[str]:
         yield f"  {words:<37} {symbol:<10} {_number(value.value):>8}{between}"
     if a.completion_error is not None:
         yield f"  {'the same as a remainder, by Lemma 1':<37} {'M':<10} {_number(a.constants.M):>8}"
+    yield "L is the largest found, a lower limit; its interval ends where the search did."
     s = a.setting
     yield (
         f"Theorem {s.theorem} sees N = {s.N}"
@@ -199,8 +203,8 @@ def _describe_conditions(a: Assessment) -> Iterator[str]:
     for condition in a.conditions:
         yield _describe_condition(condition)
         yield f"       {condition.formula}"
-    yield f"Largest local rate with eta_g = {s.eta_g:g}: eta_l = {_number(a.largest_lr)}"
-    eta_g = f"eta_g = {_number(a.largest_eta_g)}" if a.largest_eta_g > 0 else "none"
+    yield f"Largest local rate with eta_g = {s.eta_g:g}: eta_l = {_round_down(a.largest_lr)}"
+    eta_g = f"eta_g = {_round_down(a.largest_eta_g)}" if a.largest_eta_g > 0 else "none"
     yield f"Largest global rate with eta_l = {s.eta_l:g}: {eta_g}"
     rates = f"eta_l = {_number(a.corollary.eta_l)}, eta_g = {_number(a.corollary.eta_g)}"
     yield f"Suggested by its corollary for {s.T} rounds: {rates}"
@@ -231,6 +235,8 @@ def _describe_bound(a: Assessment, outcome: Outcome | None) -> Iterator[str]:
     for words, symbol, name in terms:
         bounds = (a.bound, a.corollary_bound, a.best_bound)
         yield f"  {words:<28} {symbol:<13}" + _columns([getattr(bound, name) for bound in bounds])
+    if a.constants.M:
+        yield f"All with M as measured at eta_l = {a.setting.eta_l:g}; at lower rates it is larger."
     if outcome is not None:
         every = "" if outcome.recorded == outcome.rounds else f" ({outcome.recorded} recorded)"
         yield f"  {f'what the run did, {outcome.rounds} rounds{every}':<42}" + _columns([outcome.smallest])
@@ -238,6 +244,14 @@ def _describe_bound(a: Assessment, outcome: Outcome | None) -> Iterator[str]:
 
 def _columns(values: Sequence[float]) -> str:
     return "".join(f" {_number(value):>{width}}" for value, width in zip(values, (10, 11, 10), strict=False)).rstrip()
+
+
+def _round_down(value: float) -> str:
+    """Return a number with three digits that is not above it: an upper limit, which has to hold as printed."""
+    if not (math.isfinite(value) and value > 0):
+        return _number(value)
+    digit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / digit) * digit:.3g}"
 
 
 def _number(value: float) -> str:

@@ -49,6 +49,14 @@ class Stragglers:
 
 
 @dataclass(frozen=True)
+class Departure:
+    """One thing that is not as the theorems assume."""
+
+    line: str
+    excludes: bool = False  # another algorithm than the theorems': they say nothing of it, whatever the rates
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a run really did, in the rounds that recorded it."""
 
@@ -79,12 +87,17 @@ class Assessment:
     corollary_bound: Bound
     best_lr: float  # with the experiment's eta_g: the bound is smallest there
     best_bound: Bound
-    departures: Sequence[str]  # what is not as the theorem assumes
+    departures: Sequence[Departure]  # what is not as the theorem assumes
 
     @property
     def applies(self) -> bool:
         """Whether the experiment's rates satisfy the conditions."""
         return all(condition.holds for condition in self.conditions)
+
+    @property
+    def covered(self) -> bool:
+        """Whether the theorems are about this algorithm at all."""
+        return not any(departure.excludes for departure in self.departures)
 
 
 def assess(
@@ -100,9 +113,9 @@ def assess(
     """
     if experiment.fleet == "real":
         raise BadInput("fleet: got 'real'; the theorems need the devices' data, which real devices keep to themselves")
-    here = {"backend": "serial", "audit": True, "record": None, "evaluate_every": experiment.rounds}
+    here = {"backend": "serial", "audit": True, "record": None, "evaluate_every": experiment.rounds, "lr_warmup": 0}
     with simulate(experiment.changed(here), data_dir=data_dir, progress=progress) as simulation:
-        e = simulation.experiment
+        e = simulation.experiment.changed({name: getattr(experiment, name) for name in here})
         assert simulation.devices is not None
         objective = Objective.of(simulation.devices, by_examples=e.averaging == "examples")
         start = simulation.start
@@ -129,7 +142,7 @@ def apply_theorem(
     constants: Constants,
     estimates: Estimates,
     error: Interval | None,
-    departures: Sequence[str],
+    departures: Sequence[Departure],
 ) -> Assessment:
     """Return what the theorem says with these numbers."""
     corollary, best_lr = apply_corollary(setting, constants.L), find_best_lr(setting, constants)
@@ -176,11 +189,15 @@ def make_setting(e: Experiment, federation: Federation, stragglers: Stragglers) 
 
 
 def count_stragglers(federation: Federation) -> Stragglers:
-    """Return how many are slow, and how slow, counted over many drawn rounds."""
-    f = federation
-    if f.policy.waits or not f.policy.uses_unfinished:
+    """Return how many send unfinished work that counts, and how much is missing, over many drawn rounds."""
+    if federation.policy.waits or not federation.policy.uses_unfinished:
         return Stragglers(0.0, 1)
-    sent, unfinished, missing = 0, 0, 0
+    return count_slow(federation)
+
+
+def count_slow(federation: Federation) -> Stragglers:
+    """Return how many do not finish in time, whatever becomes of their work."""
+    f, sent, unfinished, missing = federation, 0, 0, 0
     for round in range(DRAWN_ROUNDS):
         present, _ = find_present(f, 0.0)
         selected = select_devices(f, round, present, f.cohort)
@@ -211,34 +228,44 @@ def find_remainder(error: float, s: Setting, gradient4: float) -> float:
     return error / scale if scale > 0 else 0.0
 
 
-def list_departures(e: Experiment, federation: Federation) -> list[str]:
-    """Return what is not as the theorems assume, a line each."""
+def list_departures(e: Experiment, federation: Federation) -> list[Departure]:
+    """Return what is not as the theorems assume. First what makes it another algorithm than theirs."""
     steps = federation.fleet.workload.steps
     if e.policy == "drop":
         stragglers = "unfinished work is dropped, not completed: then fewer devices take part in a round than K"
     else:
         stragglers = "unfinished work is averaged as it came: nothing bounds what is missing but its measured size"
-    lines = {
+    unfinished = e.policy in ("drop", "keep") and count_slow(federation).rho > 0
+    others = {
         f"method {e.method}: the theorems are about averaging (fedavg, fedlga)": e.method not in ("fedavg", "fedlga"),
         f"server optimiser {e.server_optimizer}: the theorems are about sgd; eta_g = 1 is assumed": (
             e.server_optimizer != "sgd"
         ),
         f"aggregation rule {e.aggregation}: the theorems are about the mean": e.aggregation != "mean",
         f"schedule {e.schedule}: the theorems are about rounds": e.schedule != "rounds",
-        "devices are drawn without replacement; Theorem 2 draws with": (
-            not federation.replacement and e.cohort < e.devices
-        ),
-        stragglers: e.policy in ("drop", "keep"),
-        f"devices are asked for {min(steps)} to {max(steps)} steps; E is the most": min(steps) != max(steps),
-        "averaging is by examples; the theorems weigh all devices alike": e.averaging == "examples",
-        f"eta_l changes over the rounds ({e.lr_schedule}); its first value is used": e.lr_schedule != "constant",
         "devices train with momentum, AdamW or clipped gradients, and not with plain SGD": bool(
             e.momentum or e.clip or e.local_optimizer != "sgd"
         ),
+    }
+    lines = {
+        "devices are drawn without replacement; Theorem 2 draws with": (
+            not federation.replacement and e.cohort < e.devices
+        ),
+        "a device that is drawn twice works once and counts twice; Theorem 2 has it draw other batches": (
+            federation.replacement and e.cohort > 1
+        ),
+        stragglers: unfinished,
+        f"devices are asked for {min(steps)} to {max(steps)} steps; E is the most": min(steps) != max(steps),
+        "averaging is by examples; the theorems weigh all devices alike": e.averaging == "examples",
+        f"eta_l changes over the rounds ({e.lr_schedule}); its first value is used": e.lr_schedule != "constant",
+        f"eta_l grows in the first {e.lr_warmup} rounds; what it grows to is used": e.lr_warmup > 0,
         "training augments images; what is measured is the loss without it": e.augment,
         "some devices send nothing": e.dropout > 0,
     }
-    return [line for line, holds in lines.items() if holds]
+    return [
+        *(Departure(line, excludes=True) for line, holds in others.items() if holds),
+        *(Departure(line) for line, holds in lines.items() if holds),
+    ]
 
 
 def summarise_gradients(records: Sequence[Record]) -> Outcome | None:

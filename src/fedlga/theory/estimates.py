@@ -163,15 +163,17 @@ def iterate_power(objective: Objective, rows: Array, start: Vector, steps: int) 
 def _measure_noise(
     objective: Objective, part: Array, gradient: Vector, batch_size: int, rng: np.random.Generator
 ) -> Array:
-    """Return |gradient of a batch - gradient of the device|^2 of some batches, drawn as training draws them."""
+    """Return |gradient of a batch - gradient of the device|^2 of some batches.
+
+    Each is as a batch of training, anywhere in a pass over the data; the last of a pass may be smaller. But every batch
+    is drawn on its own: batches of one pass depend on each other, and an interval from them would be too narrow.
+    """
+    in_a_pass = -(-len(part) // batch_size)
     values: list[float] = []
-    while len(values) < BATCHES:
-        order = rng.permutation(part)
-        for start in range(0, len(order), batch_size):
-            _, of_batch = objective.gradient_of(order[start : start + batch_size])
-            values.append(_square(of_batch - gradient))
-            if len(values) == BATCHES:
-                break
+    for place in rng.integers(in_a_pass, size=BATCHES):
+        size = min(batch_size, len(part) - int(place) * batch_size)
+        _, of_batch = objective.gradient_of(rng.choice(part, size, replace=False))
+        values.append(_square(of_batch - gradient))
     return np.array(values)
 
 
@@ -196,7 +198,8 @@ def _mean_of_means(values: Sequence[Array], shares: Array, unseen: float) -> Int
     means = np.array([each.mean() for each in values])
     mean = float(shares @ means)
     within = float((shares**2 * np.array([each.var(ddof=1) / len(each) for each in values])).sum())
-    return _around(mean, within + unseen * _error2(means, shares, mean), len(values) if unseen else BATCHES)
+    error2 = (1 - unseen) * within + unseen * _error2(means, shares, mean)  # means of different devices vary by both
+    return _around(mean, error2, len(values) if unseen else BATCHES)
 
 
 def _error2(values: Array, shares: Array, mean: float) -> float:

@@ -1,5 +1,8 @@
 """The FedLGA paper's two theorems and corollaries (Li, Qu, Tang, Lu 2023, Section IV and Appendix A), as functions.
 
+Theorem 1 is Eq. 13, its corollary Eq. 14; Theorem 2 is Eq. 15, its corollary Eq. 16. Steps of the proofs are named as
+in the appendix: A_1 to A_4, B_1 to B_4, a_1 to a_7, b_1 to b_11.
+
 Names are the paper's symbols; docs/symbols.md has ours. Theorem 1 is about full participation: all N devices work in
 every round. Theorem 2 is about partial participation: K devices, drawn with replacement.
 
@@ -17,6 +20,7 @@ from typing import Literal
 from fedlga.core.settings import BadInput
 
 Reading = Literal["derived", "printed"]
+SLACK = 1e-12  # equal numbers may differ by so much in floats, relatively
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,11 @@ class Setting:
 class Constants:
     """What the assumptions bound, and where training starts."""
 
-    L: float  # Assumption 1: how fast gradients change
-    sigma_l2: float  # Assumption 3: variance of a batch's gradient, sigma_l^2
-    sigma_g2: float  # Assumption 3: |grad F_i - grad f|^2, sigma_g^2
+    L: float  # Assumption 1, Eq. 8: how fast gradients change
+    sigma_l2: float  # Assumption 3, Eq. 10: variance of a batch's gradient, sigma_l^2
+    sigma_g2: float  # Assumption 3, Eq. 11: |grad F_i - grad f|^2, sigma_g^2
     gap: float  # f(w_0) - f*, how far the loss can fall
-    M: float = 0.0  # Assumption 4: remainder of completed updates
+    M: float = 0.0  # Assumption 4, Eq. 12: remainder of completed updates
     gradient4: float = 0.0  # E |grad F_i|^4
 
     def __post_init__(self) -> None:
@@ -90,8 +94,8 @@ class Condition:
 
     @property
     def holds(self) -> bool:
-        """Whether the rates satisfy it."""
-        return self.value < self.limit if self.strict else self.value <= self.limit
+        """Whether the rates satisfy it. A limit that is reached to within rounding is reached."""
+        return self.value < self.limit * (1 - SLACK) if self.strict else self.value <= self.limit * (1 + SLACK)
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Bound:
 
 
 def list_conditions(s: Setting, L: float, reading: Reading = "derived") -> list[Condition]:
-    """Return the conditions of Theorem 1, or of Theorem 2, on the rates."""
+    """Return the conditions on the rates: of Theorem 1 (before Eq. 13), or of Theorem 2 (after Eq. 15)."""
     local = Condition(
         "local rate",
         "eta_l < 1 / (sqrt(30 (1 + rho)) L E)" if not s.partial else "eta_l <= 1 / (sqrt(30 (1 + rho)) L E)",
@@ -209,7 +213,7 @@ def phi1(s: Setting, k: Constants, reading: Reading = "derived") -> float:
 
 
 def bound_full(s: Setting, k: Constants, reading: Reading = "derived") -> Bound:
-    """Return Theorem 1's bound on min_t E|grad f|^2; infinite if c_1 is not positive.
+    """Return Theorem 1's bound on min_t E|grad f|^2, Eq. 13; infinite if c_1 is not positive.
 
     Derived: A_2 is multiplied by L eta_g^2 / 2, so the first term of Phi_1 has a factor L, as d_2 has; and A_3 has a
     factor 1 + rho throughout, as d_3 has. The printed Phi_1 lacks both.
@@ -271,7 +275,7 @@ def phi2(s: Setting, k: Constants, reading: Reading = "derived") -> float:
 
 
 def bound_partial(s: Setting, k: Constants, reading: Reading = "derived") -> Bound:
-    """Return Theorem 2's bound on min_t E|grad f|^2; infinite if d_1 is not positive."""
+    """Return Theorem 2's bound on min_t E|grad f|^2, Eq. 15; infinite if d_1 is not positive."""
     share = d1(s, k.L, reading)
     if share <= 0:
         return _no_bound()
@@ -312,7 +316,7 @@ def apply_corollary(s: Setting, L: float) -> Setting:
 
 
 def find_rate(s: Setting) -> float:
-    """Return the corollaries' rate: (1 + rho)/sqrt(E N T) + 1/T, or (1 + rho) sqrt(E)/sqrt(T K) + 1/T."""
+    """Return the corollaries' rate: (1 + rho)/sqrt(E N T) + 1/T (Eq. 14), or (1 + rho) sqrt(E)/sqrt(T K) + 1/T (16)."""
     if s.K is None:
         return (1 + s.rho) / math.sqrt(s.E * s.N * s.T) + 1 / s.T
     return (1 + s.rho) * math.sqrt(s.E) / math.sqrt(s.T * s.K) + 1 / s.T
@@ -333,9 +337,7 @@ def find_fewest_rounds(s: Setting) -> int:
 
 
 def _corollary_holds(s: Setting, T: int) -> bool:
-    slack = 1 + 1e-12  # equalities of the real numbers are not ones of floats
-    conditions = list_conditions(apply_corollary(replace(s, T=T), 1.0), 1.0)
-    return all(c.holds or (not c.strict and c.value <= c.limit * slack) for c in conditions)
+    return satisfies_conditions(apply_corollary(replace(s, T=T), 1.0), 1.0)
 
 
 def _share(s: Setting, reading: Reading) -> float:
