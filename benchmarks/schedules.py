@@ -25,8 +25,9 @@ from tuned import Regime, run_study
 from fedlga.core.types import Record
 from fedlga.experiments.arms import Arm
 from fedlga.experiments.compare import Plan
-from fedlga.experiments.config import Experiment, parse_seeds
+from fedlga.experiments.config import Experiment
 from fedlga.experiments.parallel import Job, RunPool
+from fedlga.experiments.parsing import parse_seeds
 from fedlga.experiments.records import read_records
 from fedlga.experiments.tune import HELD_OUT, TuningPlan, held_out_plan
 from fedlga.report.learning_curves import CurvePanel, draw_curves

@@ -1,7 +1,7 @@
 """Draw the figures in results/ again, from the files beside them: `python tools/redraw_figures.py [FILE.csv ...]`.
 
-Learning curves are drawn from curves.csv, which the command that makes the runs writes. Those of paper/accuracy,
-paper/loss and paper/time need the runs, which are not in the repository.
+Learning curves are drawn from curves.csv, which the command that makes the runs writes. A figure of learning curves
+without it is from before there was such a file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlga.experiments.presets import preset
-from fedlga.paper.redraw import FROM_ROWS, redraw
+from fedlga.paper.redraw import list_drawable, redraw
 from fedlga.report.learning_curves import draw_metric_over_time
 from fedlga.report.seed_curves import CURVES, read_curves
 
@@ -30,7 +30,7 @@ def main() -> None:
 def list_files(results: Path) -> list[Path]:
     """Return the files from which figures can be drawn."""
     return [
-        *(file for item in FROM_ROWS for file in sorted((results / "paper" / item).glob("*.csv"))),
+        *list_drawable(results / "paper"),
         *sorted(results.glob(f"policies/{CURVES}")),
         *sorted(results.glob(f"tuned/*/{CURVES}")),
         *sorted(results.glob(f"schedules/*/{CURVES}")),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedlga.core.settings import BadInput
-from fedlga.paper.redraw import redraw
+from fedlga.paper.redraw import list_drawable, redraw
 
 RESULTS = Path(__file__).parents[2] / "results" / "paper"
 
@@ -45,7 +45,9 @@ def test_learning_curves_are_drawn_from_their_file(tmp_path):
         for round, value in enumerate(values, start=1)
     ]  # fmt: skip
     curves = "arm,seed,round,simulated_seconds,work_seconds,megabytes,accuracy\n" + "\n".join(rows)
+    assert list_drawable(tmp_path) == [], "not yet"
     (tmp_path / "accuracy" / "digits-curves.csv").write_text(curves)
+    assert list_drawable(tmp_path) == [file]
     svg, *_ = redraw(file)
     drawn = svg.read_text()
     for text in ("FedLGA", "FedAvg", "test accuracy", "target", "85%", "1 to 2 seeds"):

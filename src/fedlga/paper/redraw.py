@@ -14,6 +14,7 @@ from fedlga.core.settings import BadInput
 from fedlga.paper.items import ITEMS
 from fedlga.paper.runs import ItemRuns
 from fedlga.paper.settings import Setting, make_setting
+from fedlga.report.seed_curves import CURVES
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,20 @@ def redraw(file: Path) -> list[Path]:
     figures = [file.with_suffix(f".{ending}") for ending in ("svg", "png", "pdf")]
     item.draw(runs, figures)
     return figures
+
+
+def list_drawable(folder: Path) -> list[Path]:
+    """Return the files OUT/ITEM/SETTING.csv whose figures can be drawn: learning curves need their own file."""
+    files = [file for item in ITEMS for file in sorted((folder / item).glob("*.csv")) if not _holds_curves(file)]
+    return [file for file in files if not ITEMS[file.parent.name].curves or _find_curves(file).is_file()]
+
+
+def _holds_curves(file: Path) -> bool:
+    return file.name.endswith(f"-{CURVES}")
+
+
+def _find_curves(file: Path) -> Path:
+    return file.with_name(f"{file.stem}-{CURVES}")
 
 
 def find_setting(name: str) -> Setting:
