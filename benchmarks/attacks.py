@@ -35,6 +35,7 @@ FLEETS: dict[str, dict[str, Any]] = {"all equal": {"fleet": "equal"}, "half are 
 DEFENCES: dict[str, dict[str, Any]] = {
     "default": {},
     "plain": {"outlier_bound": 0.0},
+    "outlier_bound 5": {"outlier_bound": 5.0},
     "median": {"aggregation": "median"},
     "trimmed-mean": {"aggregation": "trimmed-mean", "trim": 0.25},
 }

@@ -1192,6 +1192,9 @@ def honest() -> list[Row]:
             "longest update": f"{known(r, 'longest'):.1f}",
             "longest control": f"{float(r['longest_upload']):.1f}" if r["longest_upload"] else "",
             "left out": r["refused"],
+            "long": r["suspects"],
+            "smallest cosine": f"{float(r['smallest_cosine']):.2f}" if r["smallest_cosine"] else "",
+            "left out by direction": r["against"],
         }
         for r in read_csv("attacks/honest.csv")
     ]
@@ -1214,6 +1217,22 @@ def attacks() -> list[Row]:
         }
         for attack in distinct(r["attack"] for r in records)
         for method in distinct(r["method"] for r in records)
+    ]
+
+
+@table
+def endurance() -> list[Row]:
+    """What long and large runs hold, after a tenth of their rounds and at the end."""
+    return [
+        {
+            "run": r["run"],
+            "rounds": f"{int(r['rounds']):,}",
+            "milliseconds a round": r["milliseconds_a_round"],
+            "megabytes": f"{r['first_megabytes']}, {r['last_megabytes']}",
+            "open files": f"{r['first_files']}, {r['last_files']}",
+            "seconds for the report": r["report_seconds"],
+        }
+        for r in read_csv("endurance/endurance.csv")
     ]
 
 

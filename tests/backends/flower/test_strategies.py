@@ -214,6 +214,19 @@ def test_huge_finite_weights_are_left_out_and_the_node_is_named(cls, caplog):
     assert "left out node 200: delta is " in caplog.text
 
 
+@pytest.mark.parametrize("cls", [Unequal, FedLGA, FedNova])
+def test_a_long_update_against_the_others_is_left_out_and_the_node_is_named(cls, caplog):
+    """Six nodes move by (3, 4), of length 5; one, by eight times that, the other way."""
+    strategy = make(cls)
+    *honest, hostile = sorted(ask(strategy, nodes=range(1, 8)), key=lambda m: m.metadata.dst_node_id)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        logging.getLogger("flwr").propagate = True
+        replies = [*(reply_to(m, (3.0, 4.0), 2) for m in honest), reply_to(hostile, (-24.0, -32.0), 2)]
+        record, _ = strategy.aggregate_train(1, replies)
+    assert weights_of(record) == pytest.approx([3.0, 4.0])
+    assert "left out node 7: delta is 8 times as long as usual for its steps, and points against the" in caplog.text
+
+
 def test_what_clients_measured_is_not_believed_blindly(caplog):
     """The honest say 0.5 of 10 examples and 0.8 of 20: (5 + 16) / 30 = 0.7."""
     strategy = FedLGA()
