@@ -8,6 +8,7 @@ from fedlga.core.files import format_csv, write_atomically
 from fedlga.experiments.measures import describe_machine
 from fedlga.experiments.records import read_summary
 from fedlga.experiments.run import remove_weights
+from fedlga.experiments.statistics import FEWEST
 from fedlga.paper.claims import judge
 from fedlga.paper.runs import ItemRuns
 from fedlga.report.seed_curves import write_curves
@@ -47,7 +48,7 @@ def make_page(runs: ItemRuns, command: str) -> str:
     lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
     lines += [
         "",
-        f"Mean and 95 % interval over {seeds} seeds. 'k of n within r': k of n seeds reached the target in r",
+        f"{_describe_numbers(seeds)} 'k of n within r': k of n seeds reached the target in r",
         "rounds; the others are censored, so there is no mean, and differences are taken as far as both runs went.",
         "",
         "## Does it hold here?",
@@ -61,6 +62,13 @@ def make_page(runs: ItemRuns, command: str) -> str:
     packages = " ".join(f"{name} {version}" for name, version in versions.items())
     lines += ["", f"`{command}`; {packages}; {describe_machine()}.", ""]
     return "\n".join(lines)
+
+
+def _describe_numbers(seeds: int) -> str:
+    """Return what the numbers of a table are."""
+    if seeds < FEWEST:
+        return "One seed." if seeds == 1 else f"Mean over {seeds} seeds."
+    return f"Mean and 95 % interval over {seeds} seeds."
 
 
 def write_item(runs: ItemRuns, command: str) -> list[Path]:

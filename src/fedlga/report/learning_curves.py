@@ -156,13 +156,18 @@ def _draw_panel(axes: Any, curves: Curves, panel: CurvePanel) -> None:
             draw_rest(axes, list(curves[arm].values()), panel.measure, style[0], panel.axis)
     if panel.fit or not panel.is_share:
         fit_to_lines(axes)
-    if panel.target is not None:
-        mark_target(axes, panel.target, f"target\n{format_target(panel.measure, panel.target)}", beside=True)
     if panel.is_share:
         use_percent(axes.yaxis)
         if not panel.fit:
             axes.set_ylim(bottom=0)
-    axes.set_title(panel.title, loc="left")
+    title, (low, high) = panel.title, axes.get_ylim()
+    if panel.target is not None:
+        target = format_target(panel.measure, panel.target)
+        if low <= panel.target <= high:
+            mark_target(axes, panel.target, f"target\n{target}", beside=True)
+        else:  # the axis is fitted to the lines: a line for it would squeeze them
+            title = f"{title} (target {target}: beyond the axis)"
+    axes.set_title(title, loc="left")
 
 
 def _draw_gaps(axes: Any, upper: Any, panel: CurvePanel, gaps: Gaps, first: str) -> None:
