@@ -95,3 +95,11 @@ def test_arms_of_one_policy_look_different(tmp_path):
     assert "#D55E00".lower() in drawn.lower()
     assert "#0072B2".lower() in drawn.lower()
     assert all(text in drawn for text in ("keep lr=1", "keep lr=2"))
+
+
+def test_a_target_that_is_far_from_the_lines_is_named_in_the_title(tmp_path):
+    panels = [CurvePanel("accuracy", "rounds", LINES, "test accuracy", target, fit=True) for target in (0.6, 0.99)]
+    draw_curves(make_curves(one=0.6, same=0.6), [tmp_path / "c.svg"], [panels], width=7)
+    drawn = (tmp_path / "c.svg").read_text()
+    assert drawn.count(">target<") == 1
+    assert "test accuracy (target 99%: beyond the axis)" in drawn

@@ -163,9 +163,9 @@ def _draw_panel(axes: Any, curves: Curves, panel: CurvePanel) -> None:
     title, (low, high) = panel.title, axes.get_ylim()
     if panel.target is not None:
         target = format_target(panel.measure, panel.target)
-        if low <= panel.target <= high:
+        if not panel.fit or low <= panel.target <= high:
             mark_target(axes, panel.target, f"target\n{target}", beside=True)
-        else:  # the axis is fitted to the lines: a line for it would squeeze them
+        else:  # to show it would squeeze the lines that the axis is fitted to
             title = f"{title} (target {target}: beyond the axis)"
     axes.set_title(title, loc="left")
 
