@@ -233,7 +233,8 @@ def test_whoever_claims_few_steps_has_to_go_along():
     """Ten steps are of length 5, so one step would be of 0.5: 5 is ten times that, and against the others."""
     full = [update(d, (3.0, 4.0), steps=10, asked=10) for d in range(6)]
     along, against = (update(d, (s * 3.0, s * 4.0), steps=1, asked=10) for d, s in ((8, 1), (9, -1)))
-    state = ServerState(round=0, w=torch.zeros(2))
+    _, guard = judge(*full)
+    state = ServerState(round=1, w=torch.zeros(2), memory=guard.memory())
     for policy in (Keep(), Complete()):
         outcome = Aggregator(FedAvg(), policy).aggregate(state, [Contribution(u) for u in (*full, along, against)])
         why = "delta is 10 times as long as usual for its steps, and points against the others (cosine -1.00)"

@@ -26,7 +26,10 @@ def test_the_presets():
     assert (
         PRESETS.keys()
         == PRESET_MEANINGS.keys()
-        == {"paper", "paper-epochs", "fleet", "phones", "cifar10", "cifar100", "digits", "shakespeare"}
+        == {
+            *("paper", "paper-epochs", "fleet", "phones", "digits", "shakespeare"),
+            *("cifar10", "cifar10-batches", "cifar100", "cifar100-batches"),
+        }
     )
     paper = preset("paper")
     assert paper == Experiment()

@@ -35,6 +35,8 @@ MOST_AGAINST = 1.5  # usual lengths that it may go back along the way which the 
 LEAST_OTHERS = 5  # that are not suspect: fewer have no common direction
 DELTA, EXAMPLES = "delta", "examples"
 
+Lengths = dict[str, list[tuple[float, float]]]  # by name: lengths at a rate of 1, each with its steps
+
 
 @final
 class Guard:
@@ -46,14 +48,15 @@ class Guard:
         `compares`: long updates are compared with the others. Of updates under masks that says nothing.
         """
         self._bound, self._compares = bound, compares
-        self._known: dict[str, list[tuple[float, float]]] = {
+        self._known: Lengths = {
             name.removeprefix(REMEMBERED): [
                 (length, steps) for length, steps in cast("list[list[float]]", rows.tolist())
             ]
             for name, rows in state.memory.items()
             if name.startswith(REMEMBERED)
         }
-        self._usual_lengths: dict[tuple[str, int, float], float] = {}
+        self._earlier: Lengths = {name: list(rows) for name, rows in self._known.items()}  # without this round's
+        self._usual_lengths: dict[tuple[str, int, float, bool], float] = {}
         self.suspects: dict[int, dict[str, float]] = {}  # devices, and how long their vectors are, in usual lengths
         self._lengths: dict[int, dict[str, float]] = {}  # of this round's updates, by device
         self.refused: dict[int, str] = {}  # devices, and why
@@ -151,27 +154,29 @@ class Guard:
     def _limit(self, name: str, steps: int, lr: float) -> float:
         """Return how long a vector of so many steps may be."""
         # An update is at most in proportion to its steps: whoever did more of them may be that much longer.
-        usual = self._usual(name, steps, lr, least=1.0)
+        usual = self._usual(name, steps, lr, self._known, least=1.0)
         return LONGEST if usual is None else self._bound * usual if usual > 0 else math.inf
 
     def _compare_length(self, name: str, length: float, update: Update) -> float:
         """Return how many usual lengths a vector is long; 0 if nothing is usual yet.
 
         An update of fewer steps is expected to be shorter in proportion. It may be longer than that, and often is; but
-        if it is, it has to go along with the others.
+        if it is, it has to go along with the others. Usual is what was usual before this round: so it does not depend
+        on the order in which updates arrive, nor on whether they are summed one by one or held.
         """
-        usual = self._usual(name, update.steps, update.lr, least=0.0 if name == DELTA else 1.0)
+        least = 0.0 if name == DELTA else 1.0
+        usual = self._usual(name, update.steps, update.lr, self._earlier, least=least)
         return length / usual if usual else 0.0
 
-    def _usual(self, name: str, steps: int, lr: float, *, least: float) -> float | None:
+    def _usual(self, name: str, steps: int, lr: float, lengths: Lengths, *, least: float) -> float | None:
         """Return the usual length of a vector of so many steps, at this rate; None as long as too few are known.
 
         `least` is how much shorter fewer steps make it: in proportion (0), or not at all (1).
         """
-        known = self._known[name]
+        known = lengths.get(name, [])
         if len(known) < LEAST_KNOWN:
             return None
-        key = name, steps, least
+        key = name, steps, least, lengths is self._earlier
         if key not in self._usual_lengths:
             ratios = ((length, max(steps, 1) / max(done, 1.0)) for length, done in known[-MOST_KNOWN:])
             self._usual_lengths[key] = statistics.median(length * max(least, ratio) for length, ratio in ratios)
