@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedlga.core.settings import BadInput
+from fedlga.experiments import retention
 from fedlga.experiments.retention import prune_runs
 from fedlga.experiments.run import hold_folder
 
@@ -70,6 +73,28 @@ def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "runs" / "link").symlink_to(outside)
     assert prune_runs(tmp_path / "runs", keep=0) == []
     assert outside.exists()
+
+
+def test_a_run_with_another_inside_stays(tmp_path):
+    outer = make_run(tmp_path, "outer", 9)
+    inner = make_run(outer, "inner", 1, finished=False)
+    assert prune_runs(tmp_path, keep=0, unfinished=True) == []
+    assert inner.exists()
+
+
+def test_a_run_that_somebody_else_removes_just_then_is_no_error(tmp_path, monkeypatch):
+    first, second = (make_run(tmp_path, name, age) for name, age in (("first", 9), ("second", 5)))
+    iterdir = Path.iterdir
+
+    def list_and_remove(path):
+        names = [*iterdir(path)]
+        if first.exists() and path == tmp_path:
+            monkeypatch.setattr(retention, "_is_run", lambda run: True)
+            shutil.rmtree(first)
+        return names
+
+    monkeypatch.setattr(Path, "iterdir", list_and_remove)
+    assert [path for path, _ in prune_runs(tmp_path, keep=0)] == [second]
 
 
 def test_what_makes_no_sense_is_refused(tmp_path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +37,16 @@ def open_fleet(folder: Path) -> Trial:
     return trial
 
 
+@contextmanager
+def in_one_line(folder: Path) -> Generator[None]:
+    """BadInput if a file of the fleet is missing, or the disk does not take one: whoever runs a fleet can mend that."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{str(error.filename or folder)!r}: {error.strerror or error}"
+        raise BadInput(f"{what}; the command stopped there") from error
+
+
 @fleet.command()
 @folder_argument
 @click.option("--nodes", default=5, show_default=True, help="Devices, each with a key pair of its own.")
@@ -56,7 +69,7 @@ def init(folder: Path, nodes: int, host: str, listen: str, port: int, task: Path
     written = write_deployment(folder, nodes=nodes, host=host, listen=listen, port=port, task=task, settings=settings)
     for path in written:
         click.echo(f"written: {path}{'/' if path.is_dir() else ''}")
-    click.echo(f"try it here: fedlga fleet up {folder} --nodes {nodes}")
+    click.echo(f"try it here: fedlga fleet up {quote(str(folder))} --nodes {nodes}")
 
 
 @fleet.command()
@@ -66,7 +79,8 @@ def write(folder: Path) -> None:
     from fedlga.backends.flower.deployment import write_scripts
 
     trial = open_fleet(folder)
-    write_scripts(trial.folder)
+    with in_one_line(folder):
+        write_scripts(trial.folder)
     click.echo(
         f"written from {folder / 'fleet.toml'}: scripts, units, proxy.conf; keys, certificates and app are as before"
     )
@@ -87,9 +101,12 @@ def up(folder: Path, nodes: int, paces: str, proxy: bool) -> None:
         raise BadInput(f"--seconds-per-step: got {paces!r}; it takes numbers such as 0,0.1,0.5") from error
     if min(seconds, default=0.0) < 0 or len(seconds) > nodes:
         raise BadInput(f"--seconds-per-step: got {paces!r}; it takes one for each node, from 0")
-    open_fleet(folder).up(nodes, seconds, click.echo, proxy=proxy)
-    click.echo(f"train: FLWR_HOME={folder / 'flower'} flwr run {folder / 'app'} fleet --stream")
-    click.echo(f"stop:  fedlga fleet down {folder}")
+    trial = open_fleet(folder)
+    with in_one_line(folder):
+        trial.up(nodes, seconds, click.echo, proxy=proxy)
+    home, app = (quote(str(folder / name)) for name in ("flower", "app"))
+    click.echo(f"train: FLWR_HOME={home} flwr run {app} fleet --stream")
+    click.echo(f"stop:  fedlga fleet down {quote(str(folder))}")
 
 
 @fleet.command()
@@ -108,7 +125,9 @@ def add(folder: Path, count: int) -> None:
     from fedlga.backends.flower.deployment import add_nodes
 
     trial = open_fleet(folder)
-    for number in add_nodes(trial.folder, count):
+    with in_one_line(folder):
+        new = add_nodes(trial.folder, count)
+    for number in new:
         click.echo(f"written: {folder / 'nodes' / str(number)}/: copy it to device {number}, and start node.sh there")
     sync_or_say(trial.folder, "the new keys are not registered")
     click.echo("they take part in the next run: a run has the devices that it was started with")
@@ -122,7 +141,8 @@ def revoke(folder: Path, numbers: tuple[int, ...]) -> None:
     from fedlga.backends.flower.deployment import put_aside
 
     trial = open_fleet(folder)
-    put_aside(trial.folder, numbers)
+    with in_one_line(folder):
+        put_aside(trial.folder, numbers)
     sync_or_say(trial.folder, "the devices are still let in")
     click.echo(f"revoked: {', '.join(map(str, numbers))}; their keys are in {folder / 'revoked'}, for your records")
 
@@ -135,7 +155,8 @@ def rekey(folder: Path, numbers: tuple[int, ...]) -> None:
     from fedlga.backends.flower.deployment import replace_keys
 
     trial = open_fleet(folder)
-    replace_keys(trial.folder, numbers)
+    with in_one_line(folder):
+        replace_keys(trial.folder, numbers)
     sync_or_say(trial.folder, "the old keys are still let in")
     for number in numbers:
         click.echo(f"copy {folder / 'nodes' / str(number)}/key to device {number}, and start its node again")
@@ -151,7 +172,8 @@ def renew(folder: Path, authority: bool, credential: bool) -> None:
     from fedlga.backends.flower.registry import list_certificates
 
     trial = open_fleet(folder)
-    write_new(trial.folder, authority=authority, credential=credential)
+    with in_one_line(folder):
+        write_new(trial.folder, authority=authority, credential=credential)
     for name, expiry in list_certificates(trial.folder).items():
         click.echo(f"{name}: valid until {expiry}")
     click.echo(f"copy {folder / 'superlink'}/ to the machine that aggregates; start the SuperLink and the proxy again")
@@ -176,7 +198,7 @@ def sync_or_say(folder: Path, otherwise: str) -> None:
     try:
         sync_keys(open_fleet(folder).folder, click.echo)
     except BadInput as error:
-        raise Stopped(f"{otherwise}: {error}; when it is up: fedlga fleet sync {folder}") from error
+        raise Stopped(f"{otherwise}: {error}; when it is up: fedlga fleet sync {quote(str(folder))}") from error
 
 
 @fleet.command()

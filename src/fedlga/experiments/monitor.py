@@ -110,7 +110,8 @@ class Monitor:
             yield "run_going_on", run, float(is_going_on(folder))
             if totals.last is None:
                 continue
-            yield "last_round_timestamp_seconds", run, (folder / ROUNDS).stat().st_mtime
+            with contextlib.suppress(OSError):  # it has just been pruned
+                yield "last_round_timestamp_seconds", run, (folder / ROUNDS).stat().st_mtime
             yield "rounds_total", run, totals.rounds
             yield "round_seconds", run, totals.last.seconds
             yield "seconds_total", run, totals.seconds

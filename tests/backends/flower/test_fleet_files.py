@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import ssl
 import stat
@@ -24,6 +25,7 @@ from fedlga.backends.flower.deployment import (
     write_scripts,
 )
 from fedlga.backends.flower.fleet_settings import FleetSettings
+from fedlga.cli.fleet import fleet
 from fedlga.core.settings import BadInput
 
 
@@ -59,6 +61,49 @@ def test_devices_are_added_and_a_revoked_number_is_not_given_out_again(folder):
             put_aside(folder, numbers)
     with pytest.raises(BadInput, match="--count: got 0"):
         add_nodes(folder, 0)
+
+
+def test_a_device_is_revoked_once_and_other_folders_are_no_devices(folder):
+    """An operator's copy beside the keys does not become a device, and a number may be said twice."""
+    shutil.copytree(folder / "nodes" / "0", folder / "nodes" / "7-copy")
+    (folder / "nodes" / "8").write_text("")
+    assert node_numbers(folder) == [0, 1]
+    put_aside(folder, [1, 1])
+    assert (node_numbers(folder), node_numbers(folder, "revoked")) == ([0], [1])
+
+
+@pytest.mark.parametrize("lost", ["nothing there", "of another key"])
+def test_an_authority_whose_certificate_is_not_its_own_gets_a_new_one(folder, lost, tmp_path):
+    """As after an interruption between the authority's key and its certificate."""
+    if lost == "nothing there":
+        (folder / "ca" / "ca.crt").unlink()
+    else:
+        init(tmp_path / "other", nodes=1)
+        shutil.copyfile(tmp_path / "other" / "ca" / "ca.crt", folder / "ca" / "ca.crt")
+    renew(folder)
+    ca, own = folder / "ca" / "ca.crt", folder / "superlink" / "superlink.crt"
+    command = ["openssl", "verify", "-CAfile", str(ca), str(own)]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert (folder / "nodes" / "1" / "ca.crt").read_bytes() == ca.read_bytes()
+
+
+@pytest.mark.parametrize("words", [["write"], ["add"], ["rekey", "0"]])
+def test_a_half_made_fleet_is_told_in_one_line(folder, words, capsys, monkeypatch):
+    """A file lies where a folder should be: no file can be written there, whoever asks."""
+    shutil.rmtree(folder / "nodes" / "0")
+    shutil.rmtree(folder / "docker")
+    (folder / "docker").write_text("")
+    if words == ["rekey", "0"]:
+        (folder / "nodes" / "0").mkdir()
+        (folder / "nodes" / "0" / "key").mkdir()
+    with pytest.raises(BadInput, match=r"'.*(docker|key).*': .*; the command stopped there"):
+        fleet.main([words[0], str(folder), *words[1:]], standalone_mode=False)
+
+
+def test_commands_for_a_folder_with_spaces_can_be_copied(tmp_path, capsys):
+    fleet.main(["init", str(tmp_path / "my fleet"), "--nodes", "1"], standalone_mode=False)
+    line = capsys.readouterr().out.splitlines()[-1].partition(": ")[2]
+    assert shlex.split(line) == ["fedlga", "fleet", "up", str(tmp_path / "my fleet"), "--nodes", "1"]
 
 
 def test_new_keys_are_other_keys(folder):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from fedlga.backends.flower.log_file import PARTS, write_lines
 
@@ -63,6 +64,18 @@ def test_old_parts_are_put_aside_and_the_oldest_goes(tmp_path):
     assert not file.with_name(f"log.{PARTS}").exists()
     kept = [line[-4:] for part in reversed(parts) for line in part.read_text().splitlines()]
     assert kept == [f"{number:04d}" for number in range(1000 - len(kept), 1000)]
+
+
+def test_what_a_terminal_obeys_is_taken_out(tmp_path):
+    """Also the control characters beyond ASCII, and those that turn the direction of writing round."""
+    write_all(tmp_path / "log", "a\u009b2Kb\u202ec\u2028d\te ü\n".encode() + b"\xff\n")
+    lines = [LINE.fullmatch(line).group(1) for line in (tmp_path / "log").read_text(encoding="utf-8").split("\n")[:-1]]
+    assert lines == ["a2Kbcd\te ü", "\ufffd"]
+
+
+def test_a_full_disk_does_not_stop_the_command():
+    """All that is written is read from its pipe: otherwise the command would end, or wait forever."""
+    write_all(Path("/dev/full"), b"line\n" * 100_000)
 
 
 def test_a_line_without_end_does_not_fill_memory(tmp_path):

@@ -9,7 +9,7 @@ import grids  # noqa: F401  # it makes this process one of a Flower run
 from clocks import FakeTime
 from fedlga.backends.flower import replies
 from fedlga.backends.flower.flower_private import Announced
-from fedlga.backends.flower.replies import LONGEST_UPLOAD, MOST_PARTS, ReplyReader
+from fedlga.backends.flower.replies import LONGEST_UPLOAD, SPARE_PARTS, ReplyReader
 
 
 class FakeMailbox:
@@ -79,11 +79,35 @@ def test_the_rest_may_come_later(monkeypatch, clock):
 
 
 def test_what_is_too_large_is_refused_before_it_is_put_together(monkeypatch, clock):
-    parts = {"a": {"a1": b"x" * 11}, "b": {f"b{number}": b"" for number in range(MOST_PARTS + 1)}}
+    parts = {"a": {"a1": b"x" * 11}, "b": {f"b{number}": b"" for number in range(SPARE_PARTS + 1)}}
     reader, _ = read_with(parts, monkeypatch)
     first, second = reader.pull(["a", "b"], 10)
     assert first.refused == "it has more than the 10 bytes that are the most here"
-    assert second.refused == f"it has {MOST_PARTS + 1} parts"
+    assert second.refused == f"it has {SPARE_PARTS + 1} parts"
+
+
+def test_a_model_of_many_arrays_has_two_parts_for_each(monkeypatch, clock):
+    most = SPARE_PARTS + 2 * 1000
+    parts = {
+        name: {f"{name}{number}": b"" for number in range(count)} for name, count in (("a", most), ("b", most + 1))
+    }
+    reader, mailbox = read_with(parts, monkeypatch)
+    fetched = []
+    monkeypatch.setattr(mailbox, "fetch", lambda part: fetched.append(part) or b"")
+    first, second = reader.pull(["a", "b"], 10, 1000)
+    assert first.message is not None
+    assert second.refused == f"it has {most + 1} parts"
+    assert len(fetched) == most  # each is a request to the SuperLink: none is made for what has too many
+
+
+def test_parts_of_replies_that_nobody_asks_for_any_more_are_not_kept(monkeypatch, clock):
+    """A hostile node may send nearly all of a reply in every round, and never the rest."""
+    reader, _ = read_with({"a": {"a1": b"x", "a2": None}, "b": {"b1": b"y", "b2": None}}, monkeypatch)
+    assert reader.pull(["a", "b"], 10) == []
+    clock.sleep(LONGEST_UPLOAD + 1)
+    [reply] = reader.pull(["a"], 10)
+    assert "did not end" in reply.refused
+    assert not reader._arriving
 
 
 def test_a_reply_to_a_message_that_was_not_asked_about_is_counted(monkeypatch, clock):

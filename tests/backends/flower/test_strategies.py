@@ -271,12 +271,97 @@ def test_in_flowers_loop_a_reply_that_cannot_be_read_is_an_error_of_its_node():
                 return [Message(Error(code=2, reason="\x1b[2J\nit broke" + "!" * 1000), reply_to=message)]
             return [reply_to(message, *MOVES[100])]
 
-    grid = CarefulGrid(Loop(100, 200, 300), 10_000)
+    grid = CarefulGrid(Loop(100, 200, 300), 10_000, 3)
     messages = [Message(RecordDict(), node, "train") for node in (100, 200, 300)]
     replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(messages)}
     assert replies["m100"].has_content()
     assert replies["m200"].error.reason == "it cannot be read (ValueError)"
     assert replies["m300"].error.reason == ("it broke" + "!" * 1000)[:300]
+
+
+def test_what_a_silent_node_was_sent_is_not_kept():
+    """Each round's message holds the model."""
+
+    class Silent(FixedNodes):
+        def push_messages(self, messages):
+            return [f"m{number}" for number, _ in enumerate(messages)]
+
+        def pull_messages(self, names):
+            return []
+
+    grid = CarefulGrid(Silent(100), 10_000, 3)
+    assert grid.send_and_receive([Message(RecordDict(), 100, "train")], timeout=0.0) == []
+    assert not grid._asked
+
+
+def play_rounds(strategy, wrong, rounds, nodes=(100, 200, 300), **more):
+    """Return who was asked in each round, where nodes from 300 on reply what is wrong, and others move by (1, 1)."""
+    asked, metrics = [], None
+    for round in range(1, rounds + 1):
+        messages = ask(strategy, round=round, nodes=nodes)
+        asked.append(sorted(message.metadata.dst_node_id for message in messages))
+        replies = [
+            wrong(message) if message.metadata.dst_node_id >= 300 else reply_to(message, (1.0, 1.0), 2, more=more)
+            for message in messages
+        ]
+        _, metrics = strategy.aggregate_train(round, replies)
+    return asked, metrics
+
+
+OFFENCES = {
+    "not a number": lambda message: reply_to(message, (math.nan, 0.0), 2),
+    "huge": lambda message: reply_to(message, (3e38, 0.0), 2),
+    "failed": lambda message: Message(Error(code=2, reason="it broke"), reply_to=message),
+}
+
+
+@pytest.mark.parametrize("offence", OFFENCES)
+def test_a_repeat_offender_rests(offence):
+    """Three refused replies are a rest of two rounds here; after it, one more is enough."""
+    strategy = make(FedLGA, options={"quarantine": 2})
+    asked, _ = play_rounds(strategy, OFFENCES[offence], 8)
+    assert [300 in nodes for nodes in asked] == [True, True, True, False, False, True, False, False]
+    assert all({100, 200} <= set(nodes) for nodes in asked)
+
+
+def test_a_node_that_was_away_does_not_rest():
+    strategy = make(FedLGA)
+    asked, _ = play_rounds(strategy, lambda message: Message(Error(code=5, reason="gone"), reply_to=message), 5)
+    assert all(300 in nodes for nodes in asked)
+
+
+def test_if_all_rest_all_are_asked():
+    strategy = make(FedLGA, options={"quarantine_after": 1})
+    asked, _ = play_rounds(strategy, OFFENCES["failed"], 3, nodes=(300, 400))
+    assert asked == [[300, 400]] * 3
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"loss": math.nan}, {"loss": [1.0, 2.0]}, {"loss": 1e308}], ids=["none", "nan", "list", "refused"]
+)
+def test_one_client_cannot_take_away_or_spoil_what_the_others_measured(more):
+    """The last one's update is refused: what it measured does not count either."""
+    weights = (3e38, 0.0) if more == {"loss": 1e308} else (1.0, 1.0)
+    strategy = make(FedLGA)
+    _, metrics = play_rounds(strategy, lambda m: reply_to(m, weights, 2, more=more), 1, loss=0.25)
+    assert metrics["loss"] == 0.25
+    replies = [
+        Message(RecordDict({"m": MetricRecord({"num-examples": 10, **numbers})}), reply_to=message)
+        for message, numbers in zip(ask(strategy, nodes=(1, 2, 3)), [{"loss": 0.25}, {"loss": 0.25}, more], strict=True)
+        if weights == (1.0, 1.0)
+    ]
+    assert not replies or strategy.aggregate_evaluate(1, replies)["loss"] == 0.25
+
+
+def test_a_few_that_do_not_report_their_steps_cannot_end_a_run():
+    """Only node 300 replies in round two, and says nothing. In round one the others did report."""
+    strategy = make(FedLGA)
+    play_rounds(strategy, lambda message: reply_to(message, (1.0, 1.0), None), 1)
+    [last] = [message for message in ask(strategy, round=2, nodes=(100, 300)) if message.metadata.dst_node_id == 300]
+    assert strategy.aggregate_train(2, [reply_to(last, (1.0, 1.0), None)]) == (None, None)
+    strategy = make(FedLGA)
+    [last] = [m for m in ask(strategy, nodes=(100, 200, 300)) if m.metadata.dst_node_id == 300]
+    assert strategy.aggregate_train(1, [reply_to(last, (1.0, 1.0), None)]) == (None, None)
 
 
 def test_examples_are_weights():
@@ -295,6 +380,13 @@ WRONG = {
     "no examples": ({"examples": 0}, "num-examples 0"),
     "far more asked than the other": ({"more": {"num-steps-asked": 10**9}}, "claims 1000000000 steps"),
     "a list": ({"steps": [1, 2]}, "num-steps"),
+    "steps that are not a number": ({"steps": math.nan}, "num-steps nan"),
+    "infinite steps": ({"steps": math.inf}, "num-steps inf"),
+    "all steps there are": ({"steps": 1e308}, "num-steps 1e+308"),
+    "minus steps": ({"steps": -1}, "num-steps -1"),
+    "a bit of an epoch": ({"more": {"num-epochs": 5e-324, "num-epochs-asked": 1}}, "num-epochs 4.94066e-324 of 1"),
+    "epochs that are not a number": ({"more": {"num-epochs": math.nan, "num-epochs-asked": 1}}, "num-epochs nan"),
+    "what no reader expects": ({"records": {"fedlga": ArrayRecord()}}, "2 records of weights"),
     "minus": ({"examples": -1}, "num-examples"),
     "two metrics": ({"records": {"more": MetricRecord({"x": 1})}}, "metrics"),
     "two models": ({"records": {"more": arrays()}}, "2 records of weights"),

@@ -20,9 +20,9 @@ FAILED = 2  # Flower's code for an app that failed: a reply that cannot be read 
 class CarefulGrid:
     """Flower's grid, as far as a strategy's loop uses it."""
 
-    def __init__(self, grid: Grid, most_bytes: int) -> None:
-        """`most_bytes`: of all arrays in a reply."""
-        self._grid, self._most_bytes = grid, most_bytes
+    def __init__(self, grid: Grid, most_bytes: int, most_arrays: int) -> None:
+        """`most_bytes`: of all arrays in a reply, of which there are `most_arrays` at most."""
+        self._grid, self._most_bytes, self._most_arrays = grid, most_bytes, most_arrays
         self._replies = ReplyReader(grid)
         self._asked: dict[str, Message] = {}
 
@@ -38,7 +38,8 @@ class CarefulGrid:
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies to messages that have come. One that cannot be read is an error of its node."""
-        came = self._replies.pull([name for name in message_ids if name in self._asked], self._most_bytes)
+        names = [name for name in message_ids if name in self._asked]
+        came = self._replies.pull(names, self._most_bytes, self._most_arrays)
         pairs = [(self._asked.pop(reply.asked), reply) for reply in came]
         return [_as_plain(asked, reply.message, reply.refused) for asked, reply in pairs]
 
@@ -55,6 +56,8 @@ class CarefulGrid:
                 break
             if waiting and not came:
                 time.sleep(POLL)
+        for name in waiting:  # nobody asks for these again: what they were sent need not be kept
+            del self._asked[name]
         return replies
 
 

@@ -52,7 +52,7 @@ def write_certificate(folder: Path, host: str) -> None:
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     authority = load_key(folder / "ca" / "ca.key")
-    if find_expiry(folder / "ca" / "ca.crt") < _now() + datetime.timedelta(days=VALID_DAYS):
+    if not _outlasts(folder / "ca" / "ca.crt", authority):
         _sign_authority(folder, authority)
     addresses: list[Any] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     try:
@@ -120,6 +120,21 @@ def load_key(file: Path) -> ec.EllipticCurvePrivateKey:
     except (OSError, ValueError) as error:
         raise BadInput(f"{str(file)!r} is not the fleet's authority; renew needs it") from error
     return cast("ec.EllipticCurvePrivateKey", key)
+
+
+def _outlasts(file: Path, authority: ec.EllipticCurvePrivateKey) -> bool:
+    """Return whether the authority's own certificate is of this key, and valid as long as what is signed now.
+
+    It is not, if it was lost, or if writing a new authority was interrupted.
+    """
+    from cryptography import x509
+
+    try:
+        own = x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    lasts = own.not_valid_after_utc >= _now() + datetime.timedelta(days=VALID_DAYS)
+    return lasts and own.public_key() == authority.public_key()
 
 
 def find_expiry(file: Path) -> datetime.datetime:

@@ -47,14 +47,17 @@ def read_work(numbers: Mapping[str, Any]) -> Work:
         done, asked = (_read_number(numbers, name) for name in (EPOCHS, EPOCHS_ASKED))
         if not 0 < done <= asked <= MOST_EXAMPLES:
             raise Refused(f"it says {EPOCHS} {done:g} of {asked:g}")
-        return Work(steps, round(steps * asked / done), cut_short=False)
+        full = steps * asked / done
+        if not full <= MOST_EXAMPLES:  # perhaps not even finite
+            raise Refused(f"it says {EPOCHS} {done:g} of {asked:g}, in {steps:g} steps")
+        return Work(steps, round(full), cut_short=False)
     return Work(steps, None, cut_short=bool(_read_number(numbers, CUT_SHORT)) if CUT_SHORT in numbers else False)
 
 
 def read_count(numbers: Mapping[str, Any], name: str) -> int:
     """Return a whole number that a client reports."""
     value = _read_number(numbers, name)
-    if value < 0 or value != int(value):
+    if not 0 <= value <= MOST_EXAMPLES or value != int(value):
         raise Refused(f"it says {name} {value}")
     return int(value)
 
@@ -69,7 +72,7 @@ def _read_number(numbers: Mapping[str, Any], name: str) -> float:
 
 
 def find_full_work(reply: Message) -> float | None:
-    """Return what a client reports it was asked for, or else what it did, if that is a number."""
+    """Return what a client reports it was asked for, or else what it did, if that can be."""
     reported = {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
     value = reported.get(ASKED, reported.get(STEPS))
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return value if isinstance(value, (int, float)) and 0 < value <= MOST_EXAMPLES else None

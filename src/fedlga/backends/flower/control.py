@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from fedlga.backends.flower.fleet_settings import LOOPBACK, FleetSettings
 from fedlga.core.settings import BadInput, Stopped
-from fedlga.core.text import LONGEST_TEXT
+from fedlga.core.text import clean_text
 
 UNAUTHORIZED = 401
 
@@ -70,7 +71,9 @@ def open_control(folder: Path) -> Generator[Control]:
         secret = (folder / "superlink" / "control.secret").read_text(encoding="utf-8").strip()
         authority = (folder / "ca" / "ca.crt").read_bytes()
     except OSError as error:
-        raise BadInput(f"{error.filename!r} cannot be read ({error.strerror}); fedlga fleet write {folder}") from error
+        raise BadInput(
+            f"{error.filename!r} cannot be read ({error.strerror}); fedlga fleet renew {shlex.quote(str(folder))}"
+        ) from error
     client = ControlHttpClient.from_server_address(
         server_address=f"{LOOPBACK}:{port}",
         insecure=False,
@@ -118,5 +121,5 @@ def _explain(response: httpx.Response) -> str:
         answer = None
     if isinstance(answer, dict):
         texts = [value for value in answer.values() if isinstance(value, str)]  # pyright: ignore
-        return " ".join(" ".join(texts).split())[:LONGEST_TEXT]  # pyright: ignore
+        return clean_text(" ".join(" ".join(texts).split()))  # pyright: ignore
     return f"{response.status_code}"

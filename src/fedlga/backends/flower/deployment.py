@@ -86,8 +86,9 @@ def init(
 def node_numbers(folder: Path, kind: str = NODES) -> list[int]:
     """Return the devices of a fleet that have a key, or that were revoked."""
     parent = folder / kind
-    names = [path.name.partition("-")[0] for path in parent.iterdir()] if parent.is_dir() else []
-    return sorted({int(name) for name in names if re.fullmatch(r"[0-9]{1,5}", name)})
+    names = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    form = r"([0-9]{1,5})" if kind == NODES else r"([0-9]{1,5})-.*"  # revoked ones have the time in their names
+    return sorted({int(match[1]) for name in names if (match := re.fullmatch(form, name))})
 
 
 def add_nodes(folder: Path, count: int) -> list[int]:
@@ -119,7 +120,7 @@ def put_aside(folder: Path, numbers: Sequence[int]) -> None:
     """Move what revoked devices had out of nodes/: their keys are not registered again."""
     check_nodes(folder, numbers)
     (folder / REVOKED).mkdir(exist_ok=True, mode=0o700)
-    for number in numbers:
+    for number in dict.fromkeys(numbers):
         (folder / NODES / str(number)).rename(folder / REVOKED / f"{number}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 

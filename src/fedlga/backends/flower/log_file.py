@@ -6,6 +6,7 @@ it leaves behind, writes the lines until the command and all that it started are
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -16,35 +17,43 @@ from pathlib import Path
 LARGEST = 10_000_000  # bytes of a part
 PARTS = 5  # that are kept: FILE, FILE.1, ... FILE.4
 LONGEST_LINE = 10_000  # bytes: a line may come from a stranger's app
-CONTROLS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")  # colours, and what could forge a line
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def write_lines(source: int, file: Path, name: str, largest: int = LARGEST) -> None:
-    """Write what comes from a pipe into a file, line by line, until its end."""
-    out = file.open("ab", buffering=0)
-    size = out.tell()
-    rest = b""
+    """Write what comes from a pipe into a file, line by line, until its end.
+
+    Lines that the disk does not take are lost: without a reader of the pipe, the command would fail too.
+    """
+    size, rest = file.stat().st_size if file.exists() else 0, b""
     while chunk := os.read(source, 65_536):
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], b""
         for line in lines:
-            stamped = _stamp(line, name)
-            if size and size + len(stamped) > largest:
-                out.close()
-                _put_aside(file)
-                out, size = file.open("ab", buffering=0), 0
-            out.write(stamped)
-            size += len(stamped)
+            size = _add(file, _stamp(line, name), size, largest)
     if rest:
-        out.write(_stamp(rest, name))
-    out.close()
+        _add(file, _stamp(rest, name), size, largest)
+
+
+def _add(file: Path, stamped: bytes, size: int, largest: int) -> int:
+    """Add a line to a file of this size, or to a new one; return its size then."""
+    with contextlib.suppress(OSError):
+        if size and size + len(stamped) > largest:
+            _put_aside(file)
+            size = 0
+        with file.open("ab", buffering=0) as out:
+            out.write(stamped)
+        size += len(stamped)
+    return size
 
 
 def _stamp(line: bytes, name: str) -> bytes:
     now = time.time()
     moment = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03d}Z"
-    return f"{moment} {name} ".encode() + CONTROLS.sub(b"", line[:LONGEST_LINE]) + b"\n"
+    text = COLOURS.sub("", line[:LONGEST_LINE].decode(errors="replace"))
+    plain = "".join(letter for letter in text if letter.isprintable() or letter == "\t")  # others could forge a line
+    return f"{moment} {name} {plain}\n".encode()
 
 
 def _put_aside(file: Path) -> None:

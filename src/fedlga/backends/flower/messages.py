@@ -7,7 +7,8 @@ Device -> aggregator: delta and the method's uploads, and seven numbers. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +42,17 @@ class Refused(Exception):
     def __init__(self, message: str) -> None:
         """What a stranger sent may be in the message: it gets no line breaks, and no more room than others."""
         super().__init__(clean_text(message))
+
+
+@contextmanager
+def reading_a_reply() -> Generator[None]:
+    """Refuse a reply whatever error reading it raises: a stranger chose what is in it, and it must not end the run."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"it cannot be read ({type(error).__name__})") from error
 
 
 def pack_assignment(assignment: Assignment, setup: ConfigRecord) -> RecordDict:

@@ -19,6 +19,7 @@ from fedlga.backends.flower.messages import (
     Refused,
     most_bytes_of_update,
     pack_assignment,
+    reading_a_reply,
     unpack_update,
 )
 from fedlga.backends.flower.ray import MessageGrid, NodesFailed
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 QUERY_SECONDS = 120.0  # that a new node has to say which device it is
 SHORTEST_POLL, LONGEST_POLL = 0.005, 0.25  # seconds between two polls for replies
+ENOUGH_FAILED = 10  # devices that failed one after another: a fleet of thousands need not all be tried
 NEWCOMER_SECONDS = 2.0  # between two looks for devices that can take a free place in a buffer
 COUNTED = "flower.counted"  # in a checkpoint: the last round that each device's update counted in
 KEYS = "flower.keys"  # and the fingerprint of the key that each device's number belongs to
@@ -84,6 +86,7 @@ class FlowerBackend(Backend):
         self._owed: dict[str, tuple[int, float]] = {}  # messages of earlier rounds -> device, and when they expire
         self._working: dict[str, tuple[Assignment, float]] = {}  # of `run_buffered`: messages, and when they expire
         self._ready: list[Update] = []  # of `run_buffered`: updates that came when enough had come
+        self._failing: dict[int, str] = {}  # devices that failed since the last good update of anybody, and why
         self._most_bytes = 0  # of the arrays in a reply
         self._incidents = Incidents()
         self._slow: list[int] = []  # devices whose last update was unfinished
@@ -93,7 +96,10 @@ class FlowerBackend(Backend):
         """Wait until all devices are there or the time is up; return those that are."""
         until = time.monotonic() + seconds
         while len(available := self._available()) < self._options.devices and time.monotonic() < until:
-            self._check_failed()
+            if (
+                2 * len(list(self._grid.get_node_ids())) > self._options.devices
+            ):  # or a few could end it before most come
+                self._check_failed()
             time.sleep(LONGEST_POLL)
         return available or self.present()
 
@@ -216,7 +222,16 @@ class FlowerBackend(Backend):
         expiry = until + grace
         self._owed |= {message: (a.device, expiry) for message, a in waiting.items()}
         if failures and (self._strict or len(failures) == len(assignments)):
-            device, reason = next(iter(failures.items()))
+            self._check_failing()
+
+    def _check_failing(self) -> None:
+        """Raise NodesFailed if the app fails on most devices: a few that were selected together must not end a run.
+
+        Those count that failed since the last good update of anybody: most of the connected ones, or ten.
+        """
+        connected = len(self._roster.nodes(self._grid.get_node_ids()))
+        if self._strict or len(self._failing) >= min(ENOUGH_FAILED, connected // 2 + 1):
+            device, reason = next(iter(self._failing.items()))
             raise NodesFailed(f"device {device} failed: {reason}")
 
     def at_work(self) -> list[int]:
@@ -255,8 +270,7 @@ class FlowerBackend(Backend):
                 time.sleep(pause)
                 pause = min(LONGEST_POLL, 1.5 * pause)
         if failures and set(failures) >= asked:
-            device, reason = next(iter(failures.items()))
-            raise NodesFailed(f"device {device} failed: {reason}")
+            self._check_failing()
 
     def _gather_buffered(self, failures: dict[int, str]) -> bool:
         """Poll once for replies of nodes at work; return whether there were any."""
@@ -316,11 +330,13 @@ class FlowerBackend(Backend):
                 if message is None:
                     raise Refused(reply.refused)
                 if not message.has_error():
-                    update = unpack_update(message.content, a, self._options.uploads)
+                    with reading_a_reply():
+                        update = unpack_update(message.content, a, self._options.uploads)
                     updates[a.device] = update if update.steps else None
+                    self._failing.clear()
                     self._slow[:] = [d for d in self._slow if d != a.device] + [a.device] * (not update.finished)
                 elif message.error.code not in NOT_THERE:
-                    failures[a.device] = shorten_reason(message.error.reason)
+                    failures[a.device] = self._failing[a.device] = shorten_reason(message.error.reason)
                     raise Refused(f"it failed: {failures[a.device]}")
             except Refused as refused:
                 self._refuse(a.device, str(refused))
@@ -377,7 +393,8 @@ class FlowerBackend(Backend):
                     if reply.message is None:
                         raise Refused(reply.refused)
                     if not reply.message.has_error():
-                        measured[device] = unpack_sums(reply.message.content, device, metrics)
+                        with reading_a_reply():
+                            measured[device] = unpack_sums(reply.message.content, device, metrics)
                     elif reply.message.error.code not in NOT_THERE:
                         raise Refused(f"its evaluation failed: {shorten_reason(reply.message.error.reason)}")
                 except Refused as refused:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedlga.backends.flower.ray import MessageGrid
 
 LARGEST_RECORDS = 4 * 2**20  # bytes of all that is not an array's numbers: names, metrics, heads
-MOST_PARTS = 4096  # of a reply with records alone; arrays have one more for every megabyte
+SPARE_PARTS = 64  # of a reply, besides those of its arrays: each is a request to the SuperLink
 LONGEST_UPLOAD = 180.0  # seconds from the first part of a reply to the last
 FETCHED_AT_ONCE = 2  # parts, as in Flower
 
@@ -56,9 +56,13 @@ class ReplyReader:
         self._arriving: dict[str, _Arriving] = {}
         self.ignored = 0  # replies to messages that nobody asked about
 
-    def pull(self, asked: Iterable[str], most_bytes: int) -> list[Reply]:
-        """Return the replies to these messages that are whole, each once; a reply may have arrays of `most_bytes`."""
+    def pull(self, asked: Iterable[str], most_bytes: int, most_arrays: int = 0) -> list[Reply]:
+        """Return the replies to these messages that are whole, each once.
+
+        A reply may have `most_arrays` arrays, of `most_bytes` together.
+        """
         names = list(asked)
+        self._forget_old(names)
         if not names:
             return []
         if self._mailbox is None:
@@ -75,7 +79,7 @@ class ReplyReader:
         for name in [name for name in names if name in self._arriving]:
             arriving = self._arriving[name]
             try:
-                reply = self._read(mailbox, arriving, most_bytes)
+                reply = self._read(mailbox, arriving, most_bytes, most_arrays)
                 if reply is None and time.monotonic() - arriving.since > LONGEST_UPLOAD:
                     raise Refused(f"its upload did not end in {LONGEST_UPLOAD:g} seconds")
             except Refused as refused:
@@ -85,10 +89,15 @@ class ReplyReader:
                 replies.append(reply)
         return replies
 
-    def _read(self, mailbox: Mailbox, arriving: _Arriving, most_bytes: int) -> Reply | None:
+    def _forget_old(self, names: Iterable[str]) -> None:
+        """Forget parts of replies that are too old and that nobody asks for any more: their rest may never come."""
+        asked, since = set(names), time.monotonic() - LONGEST_UPLOAD
+        self._arriving = {n: a for n, a in self._arriving.items() if n in asked or a.since >= since}
+
+    def _read(self, mailbox: Mailbox, arriving: _Arriving, most_bytes: int, most_arrays: int) -> Reply | None:
         """Fetch what has come of a reply; return it when it is whole."""
         announced, parts = arriving.announced, arriving.parts
-        if len(announced.parts) > MOST_PARTS + most_bytes // 2**20:
+        if len(announced.parts) > SPARE_PARTS + 2 * most_arrays + most_bytes // 2**20:
             raise Refused(f"it has {len(announced.parts)} parts")
         missing = [part for part in announced.parts if part not in parts]
         try:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+import statistics
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 from fedlga.backends.flower.flower_private import Enrolment, find_enrolments
 from fedlga.backends.flower.messages import MOST_EXAMPLES
+from fedlga.core.guard import MOST_TIMES_EXAMPLES
 from fedlga.core.text import clean_text
 
 ASK_AGAIN = 120.0  # seconds until a node that could not be used is asked again
+LEAST_KNOWN = 3  # devices, before a number of examples counts as usual
 KEY_BYTES = 32  # of a key's fingerprint
 ENROLLED = re.compile(r"device-(\d{1,9})")
 
@@ -44,8 +47,15 @@ class Roster:
 
     @property
     def examples(self) -> dict[int, int]:
-        """The examples of each device that was ever connected."""
-        return dict(self._known.values())
+        """The examples of each device that was ever connected; of one that claims far more than is usual, the most.
+
+        They say how many steps a device is asked for, and how large a share of the federation each one is.
+        """
+        claimed = dict(self._known.values())
+        if len(claimed) < LEAST_KNOWN:
+            return claimed
+        most = int(MOST_TIMES_EXAMPLES * statistics.median_low(claimed.values()))
+        return {device: min(count, most) for device, count in claimed.items()}
 
     def nodes(self, online: Iterable[int] | None = None) -> dict[int, int]:
         """Return the node of each device; only of those that are `online`, if these are given."""
@@ -101,7 +111,8 @@ class Roster:
             return f"node {node} says it is device {device}, and was enrolled as {own.name}"
         if not named and any(other.name == device_name(device) for other in enrolled.values()):
             return f"node {node} says it is device {device}, and another was enrolled as that"
-        if self.nodes(enrolled or self._grid.get_node_ids()).get(device) not in (None, node):
+        other = self.nodes(enrolled or self._grid.get_node_ids()).get(device, node)
+        if other != node and (not named or enrolled.get(other, own).name == own.name):
             return f"node {node} says it is device {device}, which another node is"
         if own.key:
             key = hashlib.sha256(own.key).digest()

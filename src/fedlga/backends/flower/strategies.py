@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from statistics import median_low
@@ -34,7 +35,11 @@ from fedlga.backends.flower.client_report import (
     read_count,
     read_work,
 )
-from fedlga.backends.flower.flower_private import find_logger, take_replies_without_errors
+from fedlga.backends.flower.flower_private import (
+    find_codes_of_absent_nodes,
+    find_logger,
+    take_replies_without_errors,
+)
 from fedlga.backends.flower.local_terms import COUNTED, METHOD, SENT, UPLOADED
 from fedlga.backends.flower.messages import (
     LONGEST_HEADER,
@@ -43,9 +48,11 @@ from fedlga.backends.flower.messages import (
     check_array,
     check_vectors,
     pack_vectors,
+    reading_a_reply,
 )
 from fedlga.backends.flower.ray import NodesFailed
 from fedlga.core.aggregator import Aggregator
+from fedlga.core.quarantine import find_resting, judge
 from fedlga.core.registry import create, find
 from fedlga.core.round import all_finite
 from fedlga.core.settings import BadInput, settings_of
@@ -58,6 +65,7 @@ if TYPE_CHECKING:
 DEADLINE = "deadline"
 LONGEST_NAME = 100  # letters of a metric: names are logged
 MOST_TIMES = 100  # a client that claims more than this times the median full work is refused, unless `steps` is given
+NOT_THERE = find_codes_of_absent_nodes()
 log = find_logger()
 
 
@@ -110,6 +118,8 @@ class Unequal(FedAvg):
         self._connected = 1
         self._counted: dict[int, int] = {}  # node -> the last round that its update counted in
         self._advised = False  # what clients have to report was logged
+        self._asked, self._without_steps = set[int](), set[int]()  # nodes, and those that did not say what they did
+        self._with_steps = False  # somebody said it: then the app does, and a few that do not cannot end the run
         policy = self._aggregator.policy
         if self._lr == 0 and (getattr(self._method, "mu", 0) or getattr(policy, "scale", None) == "printed"):
             raise BadInput("lr: got 0; FedNova with mu, and scale 'printed', take the clients' learning rate")
@@ -127,7 +137,7 @@ class Unequal(FedAvg):
         numbers = sum(math.prod(array.shape) for array in arrays.values())
         sent = sum(len(array.data) + LONGEST_HEADER for array in arrays.values())
         uploaded = len(self._method.uploads) * (4 * numbers + LONGEST_HEADER)
-        return cast("Grid", CarefulGrid(grid, sent + uploaded))
+        return cast("Grid", CarefulGrid(grid, sent + uploaded, len(arrays) + len(self._method.uploads)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -151,7 +161,29 @@ class Unequal(FedAvg):
         chosen = [message.metadata.dst_node_id for message in messages]
         if self._seed is not None:
             chosen = random.Random(f"{self._seed} {server_round}").sample(nodes, min(len(nodes), len(messages)))
+        chosen = self._leave_out_resting(chosen)
+        self._asked |= set(chosen)
         return [Message(self._record_for(node, record), node, MessageType.TRAIN) for node in chosen]
+
+    def _leave_out_resting(self, nodes: list[int]) -> list[int]:
+        """Return the nodes that do not rest; all of them, if all rest: a run must go on."""
+        assert self._state is not None
+        resting = find_resting(self._state)
+        awake = [node for node in nodes if self._numbers.get(node) not in resting]
+        if not awake or len(awake) == len(nodes):
+            return nodes
+        log.info("configure_train: %d nodes rest, because what they sent was refused", len(nodes) - len(awake))
+        return awake
+
+    def _judge(self, refused: Iterable[int], used: Iterable[int]) -> None:
+        """Remember which nodes' replies were refused, after the round that the state has behind it."""
+        assert self._state is not None
+        rule, numbers = self._aggregator.rule, {self._number(node) for node in refused}
+        strikes = judge(self._state, numbers, used, after=rule.quarantine_after, rounds=rule.quarantine)
+        self._state = replace(self._state, memory={**self._state.memory, **strikes})
+
+    def _number(self, node: int) -> int:
+        return self._numbers.setdefault(node, len(self._numbers))
 
     def _record_for(self, node: int, record: RecordDict) -> RecordDict:
         """Return the record with the round that the node's update counted in last: its memory continues from there."""
@@ -169,25 +201,30 @@ class Unequal(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the next weights from what the clients sent; a reply that cannot be right is left out and logged."""
+        replies = list(replies)
         valid = take_replies_without_errors(self, replies)
         if self._state is None:  # no node was asked for anything
             return None, None
+        refused_nodes = {r.metadata.src_node_id for r in replies if r.has_error() and r.error.code not in NOT_THERE}
         most = MOST_TIMES * median_low([full for reply in valid if (full := find_full_work(reply))] or [0])
         updates, works, taken = list[Update](), list[Work](), list[Message]()
-        without_steps = 0
         for reply in valid:
             try:
-                update, work = self._update(reply)
+                with reading_a_reply():
+                    update, work = self._update(reply)
                 if not self._steps and (claimed := max(update.steps, update.steps_asked)) > most:
                     raise Refused(f"it claims {claimed} steps, {MOST_TIMES} times what is usual")
             except Refused as refused:
-                without_steps += isinstance(refused, NoSteps)
+                refused_nodes.add(reply.metadata.src_node_id)
+                if isinstance(refused, NoSteps):
+                    self._without_steps.add(reply.metadata.src_node_id)
                 log.warning("aggregate_train: left out node %d: %s", reply.metadata.src_node_id, refused)
                 continue
             updates.append(update)
             works.append(work)
             taken.append(reply)
-        if without_steps and not updates:
+        self._with_steps = self._with_steps or bool(updates)
+        if not self._with_steps and 2 * len(self._without_steps) > len(self._asked):
             raise NodesFailed(f"no reply of round {server_round} can be used: {WHAT_TO_REPORT}")
         updates = self._find_unfinished(updates, works)
         share = 1 / (self._devices or self._connected)
@@ -196,21 +233,26 @@ class Unequal(FedAvg):
         for update, reply in zip(updates, taken, strict=True):
             if (why := aggregation.refused.get(update.device)) is not None:
                 log.warning("aggregate_train: left out node %d: %s", reply.metadata.src_node_id, why)
-        if not aggregation.used:
+                refused_nodes.add(reply.metadata.src_node_id)
+        used = {c.update.device for c in aggregation.used}
+        finite = all_finite(aggregation.state.w)
+        if used and finite:
+            self._state = aggregation.state
+        else:
+            self._state = replace(self._state, round=server_round)
+        self._judge(refused_nodes, used)
+        if not used:
             return None, None
-        if not all_finite(aggregation.state.w):
+        if not finite:
             log.warning("aggregate_train: the next weights would not be finite: the old ones stay")
             return None, None
-        used = {c.update.device for c in aggregation.used}
         nodes = [reply.metadata.src_node_id for reply in taken]
         self._counted |= {node: server_round for node in nodes if self._numbers[node] in used}
-        self._state = aggregation.state
         completed = [c.update.device for c in aggregation.used if c.scale * c.update.scaled != 1]
         if completed:
             log.info("aggregate_train: completed %d of %d updates", len(completed), len(used))
-        metrics = self.train_metrics_aggr_fn(
-            _with_common_metrics([reply.content for reply in taken]), self.weighted_by_key
-        )
+        believed = [reply.content for reply in taken if self._numbers[reply.metadata.src_node_id] in used]
+        metrics = self.train_metrics_aggr_fn(_with_common_metrics(believed), self.weighted_by_key)
         metrics["completed"] = len(completed)
         return self._unflatten(self._state.w), metrics
 
@@ -230,7 +272,8 @@ class Unequal(FedAvg):
         counts = dict[int, int]()
         for reply in take_replies_without_errors(self, replies, is_train=False):
             try:
-                counts[reply.metadata.src_node_id] = _read_evaluation(reply, self.weighted_by_key)
+                with reading_a_reply():
+                    counts[reply.metadata.src_node_id] = _read_evaluation(reply, self.weighted_by_key)
                 believed.append(reply)
             except Refused as refused:
                 log.warning("aggregate_evaluate: left out node %d: %s", reply.metadata.src_node_id, refused)
@@ -270,9 +313,8 @@ class Unequal(FedAvg):
         returned = [record for key, record in content.array_records.items() if key != UPLOADED]
         if len(returned) != 1:
             raise Refused(f"it sent {len(returned)} records of weights")
-        node = reply.metadata.src_node_id
         update = Update(
-            device=self._numbers.setdefault(node, len(self._numbers)),
+            device=self._number(reply.metadata.src_node_id),
             delta=self._weights(returned[0]).sub_(w),
             examples=examples,
             steps=work.steps,
@@ -345,8 +387,7 @@ def _read_evaluation(reply: Message, weighted_by: str) -> int:
     if len(records) != 1:
         raise Refused("it sent no metrics, or more than one record of them")
     for name, value in records[0].items():
-        numbers = value if isinstance(value, list) else [value]
-        if not all(math.isfinite(number) for number in numbers):
+        if not _all_finite(value):
             raise Refused(f"it says {name} {value}")
     examples = read_count(records[0], weighted_by)
     if not 1 <= examples <= MOST_EXAMPLES:
@@ -355,18 +396,36 @@ def _read_evaluation(reply: Message, weighted_by: str) -> int:
 
 
 def _with_common_metrics(contents: list[RecordDict]) -> list[RecordDict]:
-    """Return the replies with only the metrics that all of them have in the same form: others cannot be averaged.
+    """Return the replies with only the metrics that most of them have in the same form: others cannot be averaged.
 
-    A metric whose name is no plain word is left out: names are logged.
+    A reply that lacks one of these, or has another form of it, is left out, unless that were most replies: then only
+    what all have is left. A metric whose name is no plain word is left out: names are logged. So is a value that is not
+    finite.
     """
     named = [next(iter(content.metric_records.items())) for content in contents]
-    forms = [{k: len(v) if isinstance(v, list) else None for k, v in numbers.items()} for _, numbers in named]
-    common = [k for k, form in forms[0].items() if all(k in other and other[k] == form for other in forms)]
-    common = [k for k in common if k == clean_text(k, LONGEST_NAME)]
+    forms = [{(k, _form(v)) for k, v in numbers.items() if _is_plain(k) and _all_finite(v)} for _, numbers in named]
+    votes = Counter(form for forms_of_one in forms for form in forms_of_one)
+    common = {form for form, count in votes.items() if 2 * count > len(forms)}
+    if 2 * sum(common <= own for own in forms) <= len(forms):
+        common = set.intersection(*forms)
+    names = {k for k, _ in common}
     return [
-        RecordDict({**content, key: MetricRecord({k: numbers[k] for k in common})})
-        for content, (key, numbers) in zip(contents, named, strict=True)
+        RecordDict({**content, key: MetricRecord({k: v for k, v in numbers.items() if k in names})})
+        for content, (key, numbers), own in zip(contents, named, forms, strict=True)
+        if common <= own
     ]
+
+
+def _form(value: object) -> int | None:
+    return len(cast("list[float]", value)) if isinstance(value, list) else None
+
+
+def _is_plain(name: str) -> bool:
+    return name == clean_text(name, LONGEST_NAME)
+
+
+def _all_finite(value: float | Sequence[float]) -> bool:
+    return all(map(math.isfinite, value if isinstance(value, list) else [cast("float", value)]))
 
 
 def select_floats(arrays: ArrayRecord) -> dict[str, Array]:

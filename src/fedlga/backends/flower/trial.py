@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -59,7 +60,10 @@ class Trial:
         if not 1 <= nodes <= len(known):
             raise BadInput(f"--nodes: got {nodes}; this fleet has keys for 1 to {len(known)}")
         if running := self.running():
-            raise BadInput(f"this fleet is up already ({len(running)} processes): fedlga fleet down {self.folder}")
+            raise BadInput(
+                f"this fleet is up already ({len(running)} processes): "
+                f"fedlga fleet down {shlex.quote(str(self.folder))}"
+            )
         if proxy and shutil.which("nginx", path=self.environment()["PATH"]) is None:
             raise BadInput("--proxy: there is no nginx on this machine; on Debian: apt install nginx-light")
         write_scripts(self.folder)
