@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from federations import Quadratic
+from fedlga.core.process import one_thread
 from fedlga.experiments.presets import preset
 from fedlga.experiments.simulation import simulate
 from fedlga.experiments.statistics import t_quantile
@@ -16,7 +17,7 @@ from fedlga.learning.examples import TensorExamples
 from fedlga.learning.flat_model import FlatModel
 from fedlga.learning.objective import Objective
 from fedlga.theory import estimates as module
-from fedlga.theory.estimates import Interval, estimate, iterate_power
+from fedlga.theory.estimates import Interval, estimate, iterate_power, measure_curvature
 
 
 def mean(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -134,6 +135,21 @@ def test_curvature_of_a_network_against_all_eigenvalues():
                 basis.append(image / image.norm())
         largest = np.abs(np.linalg.eigvalsh(matrix, UPLO="U")).max()
     assert size == pytest.approx(largest, rel=0.01)
+
+
+def test_the_largest_curvature_of_all_devices_is_found_whatever_is_drawn():
+    """Against 60 steps on all rows of every device."""
+    with simulate(preset("digits")) as simulation:
+        objective, w = Objective.of(simulation.devices), simulation.start.w
+        with one_thread(), objective.at(w):
+            gradients = [objective.gradient_of(part)[1] for part in objective.parts]
+            starts = zip(objective.parts, gradients, strict=True)
+            largest = max(iterate_power(objective, part, start, 60)[0] for part, start in starts)
+            found = [
+                measure_curvature(objective, objective.parts, gradients, np.random.default_rng(seed)).value
+                for seed in range(5)
+            ]
+    assert found == pytest.approx([largest] * 5, rel=0.01)
 
 
 def test_flat_losses_have_no_curvature():

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RATES_FILE = ROOT / "results" / "theory" / "convergence-rates.csv"
-RATES = list(csv.DictReader(RATES_FILE.read_text(encoding="utf-8").splitlines()))
+RATES = list(csv.DictReader((ROOT / "results/theory/convergence-rates.csv").read_text("utf-8").splitlines()))
 PAGES = sorted(page.stem for page in (ROOT / "docs" / "methods").glob("*.md"))
 
 

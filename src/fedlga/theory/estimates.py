@@ -26,9 +26,10 @@ MOST_DEVICES = 100  # measured; of more devices, so many are drawn
 MOST_BYTES = 1e9  # of the devices' gradients that are kept at the same time
 BATCHES = 20  # of each device, for the noise of a batch
 SCREENED_ROWS = 100  # of each device, to find the devices with the largest curvature
-SCREEN_STEPS = 4  # of the power iteration, on these rows
-REFINED = 3  # devices whose curvature is measured on all their data
+SCREEN_STEPS = 8  # of the power iteration, on these rows
+REFINED = 5  # devices whose curvature is measured on all their data
 REFINE_STEPS = 30
+RANDOM_PART = 0.1  # of the vector that the power iteration starts from, beside the gradient
 TOLERANCE = 0.01  # the power iteration ends when its residual is this share of the eigenvalue
 
 
@@ -101,8 +102,8 @@ def estimate(
         ]
         lengths2 = np.array([_square(gradient) for gradient in gradients])
         apart = np.array([_square(gradient - joint) for gradient in gradients])
+        curvature = measure_curvature(objective, parts, gradients, rng)
         del gradients
-        curvature = measure_curvature(objective, parts, rng)
     unseen = 1 - len(chosen) / count  # share of the devices that were not measured
     if unseen:  # the mean of a sample is nearer to it than to the mean of all
         apart = apart * len(chosen) / (len(chosen) - 1)
@@ -123,17 +124,25 @@ def estimate(
     )
 
 
-def measure_curvature(objective: Objective, parts: Sequence[Array], rng: np.random.Generator) -> Interval:
+def measure_curvature(
+    objective: Objective, parts: Sequence[Array], gradients: Sequence[Vector], rng: np.random.Generator
+) -> Interval:
     """Return the largest |eigenvalue| of the Hessian of any of these parts, by power iteration.
 
     All parts are tried with a few steps on some of their rows; those that come out highest then get more steps, on all
-    rows. `low` is a Rayleigh quotient, which no eigenvalue's largest size is below; `high` adds the residual
+    rows. The iteration starts near the part's gradient, which lies mostly in the directions that curve most: from a
+    random start, a few steps find a fraction of the eigenvalue, and say little about which part has the largest.
+
+    `low` is a Rayleigh quotient, which no eigenvalue's largest size is below; `high` adds the residual
     |H v - lambda v|, within which there is an eigenvalue.
     """
     length = len(objective.model.vector)
     tried: list[tuple[float, Array, Vector]] = []
-    for part in parts:
+    for part, gradient in zip(parts, gradients, strict=True):
         start = torch.from_numpy(rng.standard_normal(length).astype(np.float32)).to(objective.model.device)
+        start /= _length(start)
+        if (slope := _length(gradient)) > 0:
+            start = gradient / slope + RANDOM_PART * start
         rows = part if len(part) <= SCREENED_ROWS else rng.choice(part, SCREENED_ROWS, replace=False)
         size, _, vector = iterate_power(objective, rows, start, SCREEN_STEPS)
         tried.append((size, part, vector))
