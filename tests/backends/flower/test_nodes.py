@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
 from clocks import FakeTime
 from fedlga.backends.flower import nodes, replies, roster
@@ -208,6 +208,18 @@ def forge(data, stype="numpy.ndarray"):
     return tamper
 
 
+def resize(side):
+    """Send an array whose header says that it is this long."""
+
+    def tamper(asked, reply):
+        delta = reply.content[VECTORS]["delta"]
+        forged = Array(dtype="float32", shape=(side,), stype=delta.stype, data=delta.data)
+        content = RecordDict({VECTORS: ArrayRecord({"delta": forged}), NUMBERS: reply.content[NUMBERS]})
+        return Message(content, reply_to=asked)
+
+    return tamper
+
+
 def archive(array):
     """Return an array in a zip, uncompressed: some hundred bytes more than the array."""
     file = io.BytesIO()
@@ -229,6 +241,7 @@ WRONG = {
     "a zip": (forge(lambda array: b"PK\x03\x04" + array.data[4:]), "cannot be read"),
     "a whole archive": (forge(lambda array: archive(array.numpy())), "not what it is said to be"),
     "another header": (forge(lambda array: array.data.replace(b"<f4", b"<i4")), "not what it is said to be"),
+    "a side of five thousand digits": (resize(10**5000), "it cannot be read (ValueError)"),
     "an unknown kind": (forge(lambda array: array.data, stype="pickle"), "not what it is said to be"),
     "another vector": (change_vectors(lambda sent: {**sent, "images": sent["delta"]}), "it sent delta, images"),
     "no vector": (change_vectors(lambda sent: {}), "it sent nothing"),
@@ -587,6 +600,28 @@ def test_an_error_on_every_node_ends_the_run(tmp_path):
     without_number = {device: {"device": "x"} for device in range(4)}
     with pytest.raises(NodesFailed, match=r"device \d failed: .*node config"):
         play(preset("digits").changed(REAL), grid, lambda round: grid.configs.update(without_number))
+
+
+def test_a_few_that_fail_when_they_are_selected_alone_do_not_end_the_run(tmp_path):
+    """One device is selected at a time, and one of five fails whenever it is; it rests after three times."""
+    grid = InProcessGrid(5, tmp_path)
+    grid.tamper[1] = lambda asked, reply: Message(Error(code=2, reason="broken on purpose"), reply_to=asked)
+    changes = {"devices": 5, "cohort": 1, "rounds": 12, "quarantine_after": 1}
+    _, records = play(preset("digits").changed({**REAL, **changes}), grid)
+    alone = [record for record in records if record.devices == [1]]
+    assert alone
+    assert all(record.refused == {1: "it failed: broken on purpose"} and not record.used for record in alone)
+    assert len(records) == 12
+    assert all(record.used for record in records if record.devices != [1])
+
+
+def test_a_wrong_node_that_comes_before_the_others_does_not_end_the_run(tmp_path, clock):
+    grid = InProcessGrid(5, tmp_path)
+    grid.configs = {4: {"device": 99}}
+    grid.present = {4}
+    clock.after(1.0, lambda: grid.present.update(range(4)))
+    _, [record] = play(preset("digits").changed({**REAL, "rounds": 1, "grace": 5.0}), grid)
+    assert sorted(record.used) == [0, 1, 2, 3]
 
 
 def test_a_failure_is_told_in_one_line():

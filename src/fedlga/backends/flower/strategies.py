@@ -407,7 +407,7 @@ def _with_common_metrics(contents: list[RecordDict]) -> list[RecordDict]:
     votes = Counter(form for forms_of_one in forms for form in forms_of_one)
     common = {form for form, count in votes.items() if 2 * count > len(forms)}
     if 2 * sum(common <= own for own in forms) <= len(forms):
-        common = {form for form in forms[0] if all(form in own for own in forms)}
+        common = {form for form, count in votes.items() if count == len(forms)}
     names = {k for k, _ in common}
     return [
         RecordDict({**content, key: MetricRecord({k: v for k, v in numbers.items() if k in names})})
