@@ -154,19 +154,19 @@ def _draw_panel(axes: Any, curves: Curves, panel: CurvePanel) -> None:
             x, values = align_seeds(curves[arm].values(), panel.measure, panel.axis)
             draw_with_interval(axes, x, values, style, name)
             draw_rest(axes, list(curves[arm].values()), panel.measure, style[0], panel.axis)
-    if panel.fit or not panel.is_share:
+    title, fitted = panel.title, panel.fit or not panel.is_share
+    if fitted:
         fit_to_lines(axes)
+    if panel.target is not None:
+        target, (low, high) = format_target(panel.measure, panel.target), axes.get_ylim()
+        if not fitted or low <= panel.target <= high:  # an axis that is not fitted grows to show it
+            mark_target(axes, panel.target, f"target\n{target}", beside=True)
+        else:  # to show it would squeeze the lines
+            title = f"{title} (target {target}: beyond the axis)"
     if panel.is_share:
         use_percent(axes.yaxis)
-        if not panel.fit:
-            axes.set_ylim(bottom=0)
-    title, (low, high) = panel.title, axes.get_ylim()
-    if panel.target is not None:
-        target = format_target(panel.measure, panel.target)
-        if not panel.fit or low <= panel.target <= high:
-            mark_target(axes, panel.target, f"target\n{target}", beside=True)
-        else:  # to show it would squeeze the lines that the axis is fitted to
-            title = f"{title} (target {target}: beyond the axis)"
+    if not fitted:
+        axes.set_ylim(bottom=0)
     axes.set_title(title, loc="left")
 
 
