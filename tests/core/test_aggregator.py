@@ -72,7 +72,9 @@ def test_streamed_updates_are_held_one_at_a_time():
             yield c
             del c
 
-    aggregation = Aggregator(FedAvg(), Keep()).aggregate(state_of(5000), arriving())
+    aggregator = Aggregator(FedAvg(), Keep())
+    state = aggregator.aggregate(state_of(5000), contributions_of(5000, 6)).state  # of a first round, all are held
+    aggregation = aggregator.aggregate(state, arriving())
     assert [c.update.device for c in aggregation.used] == list(range(6))
     assert most <= 1
 

@@ -210,6 +210,42 @@ def test_a_long_update_against_the_others_is_left_out(keeper, place):
         torch.testing.assert_close(outcome.state.w, torch.tensor(mean))
 
 
+@pytest.mark.parametrize("keeper", KEEPERS)
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_the_first_round_is_judged_by_itself(keeper, place):
+    """Nothing is usual before a first round. In it, the median length is 5, so these are 100 and 8 times as long.
+
+    What FedDyn and Scaffold add up over rounds would keep what they let in for ever.
+    """
+    for wrong, why in (((0.0, 500.0), "delta is 100 times as long as usual"), ((-24.0, -32.0), AGAINST)):
+        sent = [*HONEST[:place], update(9, wrong), *HONEST[place:]]
+        state = ServerState(round=0, w=torch.zeros(2))
+        outcome = KEEPERS[keeper](FedAvg()).aggregate(state, [Contribution(u) for u in sent])
+        assert outcome.refused == {9: why}
+        assert [c.update.device for c in outcome.received] == [u.device for u in sent]
+        torch.testing.assert_close(outcome.state.w, torch.tensor((3.0, 4.0)))
+
+
+def test_only_a_first_round_is_held():
+    """Once something is usual, an update is summed before the next one arrives."""
+    arrived: list[int] = []
+
+    def arrive():
+        for u in HONEST:
+            arrived.append(u.device)
+            yield Contribution(u)
+
+    class Watching(FedAvg):
+        def weigh(self, contribution):
+            summed.append((contribution.update.device, len(arrived)))
+            return super().weigh(contribution)
+
+    for state, waits in ((ServerState(round=0, w=torch.zeros(2)), [5] * 5), (remember_honest(), [1, 2, 3, 4, 5])):
+        arrived, summed = [], []
+        Aggregator(Watching(), Keep()).aggregate(state, arrive())
+        assert summed == list(enumerate(waits))
+
+
 def test_how_far_back_an_update_may_go():
     """Along (3, 4)/5 the first goes back 7.4, the second 7.6; one and a half usual lengths are 7.5. Both are long."""
     for back, believed in ((7.4, True), (7.6, False)):

@@ -59,7 +59,8 @@ class Aggregator:
         """Return the state after these updates; it is the old one if none of them is used.
 
         Updates are summed as they arrive, and one is held at a time, unless something needs them all at once. From the
-        first on that is to be compared with the others, they are held and summed at the end, in the same order.
+        first on that is to be compared with the others, they are held and summed at the end, in the same order; so are
+        those of a first round, in which nothing is known to judge them by before all are there.
         """
         if audit or self.policy.needs_all or self.rule.needs_all:
             return self._aggregate_held(state, arriving, audit=audit)
@@ -72,9 +73,9 @@ class Aggregator:
                 sums.add(chosen)
                 used.append(chosen.without_vectors())
 
-        for c in arriving:
-            received.append(c.without_vectors())
-            for believed in guard.admit([c]):
+        for together in [list(arriving)] if guard.is_new else ([c] for c in arriving):
+            received += [c.without_vectors() for c in together]
+            for believed in guard.admit(together):
                 if guard.suspects:
                     held.append(believed)
                 else:

@@ -62,6 +62,11 @@ class Guard:
         self.refused: dict[int, str] = {}  # devices, and why
         self._not_finite = 0  # how many of them
 
+    @property
+    def is_new(self) -> bool:
+        """Whether too little is known to judge an update when it comes: it has to be judged beside the others."""
+        return self._bound > 0 and len(self._earlier.get(DELTA, [])) < LEAST_KNOWN
+
     def admit(
         self, contributions: Sequence[Contribution], known: Mapping[int, float] | None = None
     ) -> list[Contribution]:
@@ -162,10 +167,11 @@ class Guard:
 
         An update of fewer steps is expected to be shorter in proportion. It may be longer than that, and often is; but
         if it is, it has to go along with the others. Usual is what was usual before this round: so it does not depend
-        on the order in which updates arrive, nor on whether they are summed one by one or held.
+        on the order in which updates arrive, nor on whether they are summed one by one or held. A new guard knows of
+        no round before: then it is what is usual in this one, all of which is there.
         """
         least = 0.0 if name == DELTA else 1.0
-        usual = self._usual(name, update.steps, update.lr, self._earlier, least=least)
+        usual = self._usual(name, update.steps, update.lr, self._known if self.is_new else self._earlier, least=least)
         return length / usual if usual else 0.0
 
     def _usual(self, name: str, steps: int, lr: float, lengths: Lengths, *, least: float) -> float | None:
