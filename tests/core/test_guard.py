@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from fedlga.core.aggregator import Aggregator
 from fedlga.core.guard import LEAST_KNOWN, Guard, find_cosine
 from fedlga.core.policies.complete import Complete
 from fedlga.core.policies.keep import Keep
+from fedlga.core.quarantine import judge as give_strikes
 from fedlga.core.registry import create, names_of
 from fedlga.core.settings import BadInput, Stopped
 from fedlga.core.types import Contribution, ServerState, Update
@@ -244,6 +246,21 @@ def test_only_a_first_round_is_held():
         arrived, summed = [], []
         Aggregator(Watching(), Keep()).aggregate(state, arrive())
         assert summed == list(enumerate(waits))
+
+
+@pytest.mark.parametrize("keeper", KEEPERS)
+@pytest.mark.parametrize(("strikes", "believed"), [(0, True), (1, True), (2, False)])
+def test_whoever_was_refused_twice_must_not_send_a_long_update(keeper, strikes, believed):
+    """(-32, 24) is 8 times as long as usual, and goes across: not against the others. 3.9 times is not long."""
+    state = remember_honest()
+    for _ in range(strikes):
+        state = replace(state, memory={**state.memory, **give_strikes(state, [9], [], after=3, rounds=10)})
+    across = [Contribution(u) for u in (*HONEST, update(9, (-32.0, 24.0)))]
+    outcome = KEEPERS[keeper](FedAvg()).aggregate(state, across)
+    why = "delta is 8 times as long as usual for its steps, and its device was refused before"
+    assert outcome.refused == ({} if believed else {9: why})
+    short = [Contribution(u) for u in (*HONEST, update(9, (3.9 * -4.0, 3.9 * 3.0)))]
+    assert not KEEPERS[keeper](FedAvg()).aggregate(state, short).refused
 
 
 def test_how_far_back_an_update_may_go():

@@ -1,6 +1,7 @@
 """What is believed of an update: its vectors are numbers, and it is not far longer than is usual.
 
-One that is long, but not too long for that, is believed unless it works against the others of its round.
+One that is long, but not too long for that, is believed unless it works against the others of its round, or its device
+was refused twice before.
 
 Usual is the median length of the last updates that came, of whoever: as long as most devices are honest, it is that of
 an honest one. Only lengths are remembered, so an update can be judged when it arrives and need not be kept. Refused
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, cast, final
 
 import torch
 
+from fedlga.core.quarantine import find_offenders
 from fedlga.core.types import Contribution, ServerState, Update
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Guard:
         `compares`: long updates are compared with the others. Of updates under masks that says nothing.
         """
         self._bound, self._compares = bound, compares
+        self._offenders = find_offenders(state.memory)
         self._known: Lengths = {
             name.removeprefix(REMEMBERED): [
                 (length, steps) for length, steps in cast("list[list[float]]", rows.tolist())
@@ -104,6 +107,10 @@ class Guard:
                     return False
             times = {name: self._compare_length(name, length, update) for name, length in lengths.items()}
             long = {name: factor for name, factor in times.items() if factor > SUSPECT and self._compares}
+            if long and update.device in self._offenders:
+                (name, factor) = next(iter(long.items()))
+                self.refused[update.device] = f"{_say_length(name, factor)}, and its device was refused before"
+                return False
             if long:
                 self.suspects[update.device] = long
         return True
@@ -137,8 +144,9 @@ class Guard:
             sign = math.copysign(1.0, weighed[name].coefficient)
             cosine = sign * find_cosine(weighed[name].vector, sums[name])
             if -cosine * times > MOST_AGAINST:
-                what = f"{name} is {times:.3g} times as long as usual{' for its steps' if name == DELTA else ''}"
-                self.refused[device] = f"{what}, and points against the others (cosine {cosine:.2f})"
+                self.refused[device] = (
+                    f"{_say_length(name, times)}, and points against the others (cosine {cosine:.2f})"
+                )
                 return False
         return True
 
@@ -200,6 +208,10 @@ class Guard:
             for name, rows in kept.items()
             if rows
         }
+
+
+def _say_length(name: str, times: float) -> str:
+    return f"{name} is {times:.3g} times as long as usual{' for its steps' if name == DELTA else ''}"
 
 
 def true_length(vector: Vector) -> float:

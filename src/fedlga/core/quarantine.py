@@ -1,7 +1,8 @@
 """Repeat offenders rest: a device whose updates were refused several times is not selected for some rounds.
 
 A refused update is a strike, and one that counts takes a strike away. With `quarantine_after` strikes a device rests
-for `quarantine` rounds; after that, one more strike sends it to rest again. Where nothing is refused, nothing is
+for `quarantine` rounds; after that, one more strike sends it to rest again. Whoever has more than one strike must not
+send a long update (`guard.py`), wherever it points. Where nothing is refused, nothing is
 remembered, and nothing changes.
 """
 
@@ -24,6 +25,11 @@ STRIKES = "quarantine.strikes"  # in the aggregator's memory: rows of device, st
 def find_resting(state: ServerState) -> set[int]:
     """Return the devices that are not selected in the next round."""
     return {device for device, (_, until) in _read(state.memory).items() if until > state.round}
+
+
+def find_offenders(memory: Memory) -> set[int]:
+    """Return the devices with more than one strike: a long update of theirs is not believed."""
+    return {device for device, (strikes, _) in _read(memory).items() if strikes > 1}
 
 
 def judge(
