@@ -56,6 +56,7 @@ VECTORS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "not a number": lambda vector, _: torch.full_like(vector, math.nan),
     "noise x 100": make_noise,
     "sign flips x 10": scale(-10.0),
+    "sign flips x 3.9": scale(-3.9),  # knows the rule: updates are compared from four usual lengths on
     "1e38": lambda vector, _: torch.full_like(vector, 1e38),
 }
 ATTACKS = ("none", *VECTORS, "2^40 examples", "one step of all")

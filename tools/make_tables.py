@@ -1254,15 +1254,15 @@ def attack_losses(defence: str) -> list[Row]:
 
 @table
 def endurance() -> list[Row]:
-    """What long and large runs hold, after a tenth of their rounds and at the end."""
+    """What long and large runs hold: after a tenth of their rounds, after half of them, and at the end."""
     return [
         {
             "run": r["run"],
             "rounds": f"{int(r['rounds']):,}",
             "milliseconds a round": r["milliseconds_a_round"],
-            "megabytes": f"{r['first_megabytes']}, {r['last_megabytes']}",
+            "megabytes": f"{r['first_megabytes']}, {r['half_megabytes']}, {r['last_megabytes']}",
             "open files": f"{r['first_files']}, {r['last_files']}",
-            "seconds for the report": r["report_seconds"],
+            "processor seconds for the report": r["report_seconds"],
         }
         for r in read_csv("endurance/endurance.csv")
     ]
