@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
 
 def test_a_deadline_is_suggested(fedlga):
     words = ("--preset", "digits", "--set", "steps_per_epoch=1", "--set", "partition=iid", "--set", "devices=4")
@@ -17,8 +24,9 @@ def test_a_deadline_is_suggested(fedlga):
 
 def test_the_fleet_that_is_assumed_is_named(fedlga):
     code, out, _ = fedlga("deadline", "--preset", "digits")
-    first = out.splitlines()[0]
+    first = " ".join(out.split())
     assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
     assert first.startswith(
         "fleet 'paper' has no speeds; this is for fleet 'speeds' with speed_median=1 speed_sigma=0.7"
     )
@@ -30,3 +38,18 @@ def test_only_fleets_with_speeds_have_one(fedlga):
     code, out, err = fedlga("deadline", "--preset", "digits", "--set", "fleet=paper")
     assert (code, out) == (2, "")
     assert err == "fedlga: fleet: got 'paper'; a deadline is suggested for fleet 'speeds'\n"
+
+
+def test_a_fleet_of_two_speeds_has_two_choices(fedlga):
+    """Two of three devices need 10 s: the median device, too. The fast one needs 2 s; by then the others did 2/10."""
+    words = ("--preset", "digits", "--set", "steps_per_epoch=1", "--set", "partition=iid", "--set", "devices=3")
+    code, out, _ = fedlga("deadline", *words, "--set", "cohort=2", "--set", "speeds=[2.5, 0.5, 0.5]")
+    *lines, last = out.splitlines()
+    assert code == 0
+    rows = [line.split()[:3] for line in lines if "%" in line]
+    assert rows == [["2", "33%", "20%"], ["6", "33%", "60%"], ["10", "100%", "-"]]
+    assert last == "suggested: --set fleet=speeds --set deadline=2 with --stragglers complete"
+    _, out, _ = fedlga("deadline", *words, "--set", "cohort=2", "--set", "speeds=[1, 1, 1]")
+    *lines, last = out.splitlines()
+    assert [line.split() for line in lines if "%" in line] == [["5", "100%", "-"]]
+    assert last == "suggested: --set fleet=speeds --set deadline=5; all devices are equally fast, so all finish by it"

@@ -28,9 +28,17 @@ MEANT = {
     "a GPU": (["run", "--gpu"], "where tensors are computed is device: cpu, cuda"),
     "a slip": (["run", "--metod", "fedavg"], "did you mean --method?"),
     "nothing near": (["run", "--zzz"], "fedlga run --help lists them"),
+    "a field before the command": (["--lr", "0.1"], "no option --lr; it is for a command, such as fedlga run"),
+    "an option before it": (["--preset", "digits"], "no option --preset; it is for a command, such as fedlga run"),
     "no option of this command": (["report", "x", "--lr", "1"], "fedlga report --help lists them"),
     "a preset as a file": (["run", "digits"], "there is no file 'digits'; did you mean --preset digits?"),
     "a dataset as a file": (["run", "cifar-10"], "did you mean --dataset cifar-10?"),
+    "a method of others as a file": (["run", "fedadam"], "it is method fedavg with server_optimizer=adam"),
+    "a dataset that is not there": (["run", "mnist"], "'mnist': it is not there; there is fashion-mnist"),
+    "a grid of others' words": (
+        ["tune", "--methods", "fedavg", "--grid", "learning_rate=1,2"],
+        "--grid: no arm has a setting 'learning_rate'; did you mean 'lr'?",
+    ),
     "a list without commas": (["compare", "--methods", "fedavg", "fedlga"], "'fedlga' is a method: --method fedlga"),
     "the same with a preset": (
         ["compare", "--preset", "digits", "--methods", "fedavg", "fedlga"],

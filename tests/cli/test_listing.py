@@ -7,7 +7,8 @@ import pytest
 from fedlga.cli.listing import find_plurals, format_default
 from fedlga.core.registry import SEAMS, find, list_owners
 from fedlga.core.settings import settings_of
-from fedlga.experiments.config import experiment_fields
+from fedlga.experiments.config import Experiment, experiment_fields
+from fedlga.experiments.parsing import parse_setting
 from fedlga.experiments.presets import PRESETS
 
 
@@ -69,6 +70,18 @@ def test_presets_and_fields_are_listed(fedlga):
 def test_every_preset_is_listed(fedlga):
     names = [line.split()[0] for line in fedlga("presets")[1].splitlines() if not line.startswith(" ")]
     assert names == list(PRESETS)
+
+
+def test_values_are_shown_as_they_are_taken(fedlga):
+    """Each line of a preset goes with --set as it stands, and with a TOML file."""
+    for name, changes in PRESETS.items():
+        lines = [line.strip() for line in fedlga("presets", name)[1].splitlines()[1:]]
+        shown = dict(parse_setting(line.replace(" = ", "=")) for line in lines)
+        assert Experiment().changed(shown) == Experiment().changed(changes), name
+    assert [format_default(value) for value in (True, (0, 1), (), "", None)] == [
+        *("true", "[0, 1]", "empty", "empty", "unset")
+    ]
+    assert "figures = empty: " in fedlga("list", "fleets")[1]
 
 
 def test_every_field_is_listed(fedlga):

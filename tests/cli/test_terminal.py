@@ -53,6 +53,21 @@ def test_a_comparison_whose_arms_have_a_target_or_none(tmp_path):
     ]
 
 
+def test_a_row_of_a_comparison_is_a_line_of_80_columns(tmp_path):
+    """With three seeds each number has its interval: the longest title breaks, and no number does."""
+    plan = Plan(Experiment(), {}, ["scaffold"], ["complete"], [0, 1, 2])
+    for seed, (_, _, folder) in enumerate(plan.runs(tmp_path)):
+        times = {"rounds_to_target": 100 + seed, "seconds_to_target": 10.0 + seed}
+        write_finished(folder, **times, simulated_seconds_to_target=100.0 + 9 * seed, best_accuracy=0.5 + seed / 10)
+    table = make_comparison_table(make_table(plan, tmp_path), plan.experiments()[0], "accuracy")
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(table)
+    above, titles, row = screen.getvalue().splitlines()
+    assert (above.split(), titles.split()[2:4]) == (["rounds"], ["to", "65%"])
+    assert row.split()[2:4] == ["101", "±2"]
+    assert row.rstrip().endswith("60.0% ±24.8%")
+
+
 def test_a_comparison_without_a_target_shows_each_number_once(tmp_path):
     """How runs ended is in the first table, unless the second one shows it."""
     plan = Plan(Experiment(task="python:mine"), {}, ["fedavg"], ["keep"], [0])
@@ -74,6 +89,7 @@ def test_the_end_of_a_run_names_its_metric():
     summary = {"metric": "rmse", "best_rmse": 2.0, "diverged": False, "rounds": 9, "target": None}
     assert describe_outcome(summary) == "best rmse 2"
     assert describe_outcome({**summary, "target": 1.5, "rounds_to_target": None}) == "rmse 1.5 never, best rmse 2"
+    assert describe_outcome({**summary, "target": 3.0, "rounds_to_target": 1}) == "rmse 3 after 1 round, best rmse 2"
     top = {"metric": "top5_accuracy", "best_top5_accuracy": 0.9, "target": 0.85, "rounds_to_target": 4}
     assert describe_outcome({**summary, **top}) == "top5_accuracy 85% after 4 rounds, best top5_accuracy 90.00%"
 

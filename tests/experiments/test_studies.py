@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedlga
@@ -70,6 +71,10 @@ def test_a_name_may_stand_for_a_list_of_one(tmp_path):
         (lambda: fedlga.compare("mine.py"), "experiment: got 'mine.py'; it takes an Experiment"),
         (lambda: fedlga.tune("digits", grid={"lr": [1]}), "experiment: got 'digits'; it takes an Experiment"),
         (lambda: fedlga.compare(SMALL, seeds=3), "seeds: got 3; it takes a list of whole numbers, such as [0, 1, 2]"),
+        (lambda: fedlga.compare(SMALL, seeds=[]), "seeds: got []; it takes whole numbers of at least 0, one or more"),
+        (lambda: fedlga.compare(SMALL, seeds=[0, 0]), "seeds: got [0, 0]; it takes whole numbers of at least 0"),
+        (lambda: fedlga.compare(SMALL, seeds=["a"]), "seeds: got ['a']; it takes whole numbers of at least 0"),
+        (lambda: fedlga.load(3), "load: got 3; it takes the folder of a run"),
         (
             lambda: fedlga.tune(SMALL, grid={"lr": 0.1}, methods="fedavg"),
             "grid: got lr = 0.1; it takes a dict of lists, such as {'lr': [0.01, 0.03, 0.1]}",
@@ -87,6 +92,19 @@ def test_a_wrong_call_is_refused_in_a_line(tmp_path, monkeypatch, call, message)
         call()
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_seeds_may_be_of_numpy(tmp_path):
+    found = fedlga.compare(SMALL, methods="fedavg", seeds=np.arange(2), out=tmp_path / "c")
+    assert [run.experiment.seed for run in found.runs()] == [0, 1]
+    with pytest.raises(BadInput, match=r"holds no run; it takes the folder of one, such as '.*fedavg-keep/seed-0'"):
+        fedlga.load(tmp_path / "c")
+
+
+def test_a_run_is_not_continued_to_what_is_no_number(tmp_path):
+    run = fedlga.run(SMALL, tmp_path / "r")
+    with pytest.raises(BadInput, match="rounds: got '5'; it takes a whole number"):
+        run.resume(rounds="5")
 
 
 def test_a_run_is_shown_in_a_line(tmp_path):

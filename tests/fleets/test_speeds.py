@@ -48,3 +48,9 @@ def test_devices_that_hold_slow_classes_are_slow():
 
 def test_the_suggested_deadline_is_what_the_median_device_needs():
     assert suggest_deadline([1.0, 9.0, 4.0]) == 4.0
+
+
+def test_a_suggested_deadline_leaves_something_to_complete():
+    """Three of five need 25 seconds, as the median does: by then all are done."""
+    assert suggest_deadline([5.0, 25.0, 25.0, 5.0, 25.0]) == 5.0
+    assert suggest_deadline([5.0, 5.0]) == 5.0, "all are equally fast"

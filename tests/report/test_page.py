@@ -182,6 +182,13 @@ def test_no_winner_with_fewer_than_three_seeds():
     assert headline.endswith("With fewer than three seeds, none is named as best.")
 
 
+def test_many_that_cannot_be_compared_make_no_wall_of_text():
+    headline = make_headline([make_group(label, 10) for label in "ABCDEFG"])
+    assert "D reached 85% after 10 rounds" in headline
+    assert "E reached" not in headline
+    assert headline.endswith("; and 3 more, in the table below. With fewer than three seeds, none is named as best.")
+
+
 def test_nobody_came_closest_among_equals():
     headline = make_headline([make_group("A", None, None, None), make_group("B", None, None, None)])
     assert headline == (
@@ -335,6 +342,22 @@ def test_the_switch_works_and_the_console_is_quiet(browser):
         assert shown() == [axis]
         wait_until(browser, "return document.querySelector('.axis.on canvas') !== null")
     assert read_errors(browser) == []
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("ticks", "percent", "texts"),
+    [
+        ([0.2, 0.225, 0.25], False, ["0.2", "0.225", "0.25"]),  # with two decimals 0.23: ticks at uneven values
+        ([0.55, 0.575, 0.6], True, ["55.0%", "57.5%", "60.0%"]),
+        ([0.3, 0.4], True, ["30%", "40%"]),
+        ([0.00025, 0.0005], False, ["0.00025", "0.0005"]),
+        ([1000, 1500], False, ["1,000", "1,500"]),
+    ],
+)
+def test_no_tick_is_rounded(browser, ticks, percent, texts):
+    script = "const [ticks, percent] = arguments; return ticks.map((tick) => Charts.formatTick(tick, ticks, percent))"
+    assert browser.execute_script(script, ticks, percent) == texts
 
 
 @needs_browser

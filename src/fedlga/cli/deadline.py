@@ -23,6 +23,7 @@ def deadline(
     """Suggest a deadline for a fleet with speeds: what each choice costs, and how many finish by it."""
     import numpy as np
 
+    from fedlga.cli.listing import echo_wrapped
     from fedlga.cli.terminal import Display
     from fedlga.experiments.simulation import fit_experiment, load_data, make_fleet, split_data
     from fedlga.fleets.speeds import SpeedFleet, suggest_deadline
@@ -38,19 +39,23 @@ def deadline(
         raise BadInput(f"fleet: got {chosen.fleet!r}; a deadline is suggested for fleet 'speeds'")
     needs = np.array([steps / speed for steps, speed in zip(fleet.workload.steps, fleet.speed_of, strict=True)])
     if base.fleet != chosen.fleet and "fleet" not in changes:
-        click.echo(f"fleet {base.fleet!r} has no speeds; this is for fleet 'speeds' with {describe_speeds(fleet)}")
+        echo_wrapped(f"fleet {base.fleet!r} has no speeds; this is for fleet 'speeds' with {describe_speeds(fleet)}")
     else:
-        click.echo(f"fleet 'speeds' with {describe_speeds(fleet)}")
+        echo_wrapped(f"fleet 'speeds' with {describe_speeds(fleet)}")
     click.echo(f"{len(needs)} devices need {needs.min():.3g} to {needs.max():.3g} s for all their work")
     click.echo("deadline s   finish   the others get done")
-    for share in (0.25, 0.5, 0.75, 0.9, 1.0):
-        limit = float(np.quantile(needs, share))
+    suggested = suggest_deadline(needs.tolist())
+    # A fleet of few speeds has few choices: each is shown once.
+    for limit in sorted({suggested, *(float(np.quantile(needs, share)) for share in (0.25, 0.5, 0.75, 0.9, 1.0))}):
         late = needs[needs > limit]
         done = f"{float(np.mean(limit / late)):.0%} of their work" if len(late) else "-"
         click.echo(f"{limit:>10.3g}   {float(np.mean(needs <= limit)):>6.0%}   {done}")
     fleet_too = "" if base.fleet == "speeds" else "--set fleet=speeds "
-    deadline_text = f"--set deadline={suggest_deadline(needs.tolist()):.3g}"
-    click.echo(f"suggested: {fleet_too}{deadline_text} with --stragglers complete")
+    deadline_text = f"--set deadline={suggested:.3g}"
+    if suggested >= needs.max():
+        click.echo(f"suggested: {fleet_too}{deadline_text}; all devices are equally fast, so all finish by it")
+    else:
+        click.echo(f"suggested: {fleet_too}{deadline_text} with --stragglers complete")
 
 
 def describe_speeds(fleet: SpeedFleet) -> str:

@@ -73,8 +73,11 @@ def explain_option(error: click.NoSuchOption, words: Sequence[str]) -> str:
         return f"{text}; any field goes with --set: --set {meant}={_find_value(option, words)}"
     if word in ANSWERS:
         return f"{text}; {ANSWERS[word]}"
-    similar = find_similar(option.lstrip("-"), [name.lstrip("-") for name in options])  # dashes are alike in all
     command = error.ctx.command_path
+    run = error.ctx.command.commands.get("run") if isinstance(error.ctx.command, click.Group) else None
+    if run is not None and (_is_field(meant) or any(option in parameter.opts for parameter in run.params)):
+        return f"{text}; it is for a command, such as fedlga run: {command} run --help"
+    similar = find_similar(option.lstrip("-"), [name.lstrip("-") for name in options])  # dashes are alike in all
     return f"{text}; " + (f"did you mean --{similar}?" if similar else f"{command} --help lists them")
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import shutil
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -59,7 +59,7 @@ def presets(name: str | None) -> None:
     for name, values in shown.items():  # noqa: PLR1704
         click.echo(f"{name:<14} {PRESET_MEANINGS[name]}")
         for key, value in values.items():
-            click.echo(f"{'':<14}   {key} = {value}")
+            click.echo(f"{'':<14}   {key} = {format_default(value)}")
 
 
 @click.command()
@@ -131,10 +131,14 @@ def read_first_line(plugin: Any) -> str:
 
 
 def format_default(value: Any) -> str:
-    """Return a default as text."""
+    """Return a value as --set and TOML files take it; 'unset' and 'empty' for those that say nothing."""
     if value is None:
         return "unset"
-    return "empty" if value == () else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        value = list(cast("tuple[Any, ...]", value))
+    return str(value) if str(value) not in ("", "[]") else "empty"
 
 
 def check_kind(kind: str) -> str:

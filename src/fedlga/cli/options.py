@@ -12,6 +12,7 @@ import click
 from fedlga.cli.completion import complete_names, complete_setting, complete_words, list_presets
 from fedlga.core.files import try_writing
 from fedlga.core.settings import BadInput, find_similar
+from fedlga.core.words import ANSWERS, simplify
 
 if TYPE_CHECKING:
     from fedlga.experiments.config import Experiment
@@ -156,6 +157,8 @@ def suggest_option(word: str, default: str = "; it takes EXPERIMENT.toml or FILE
         return f"; {word!r} is a method: --method {word}, or a list: --methods A,B"
     if word in names_of("policy"):
         return f"; {word!r} is a policy: --stragglers {word}, lists with commas"
+    if simplify(word) in ANSWERS:
+        return f"; {word!r}: {ANSWERS[simplify(word)]}"
     similar = find_similar(word, PRESETS)
     return default if similar is None else f"; did you mean --preset {similar}?"
 

@@ -147,7 +147,7 @@ def _describe_reached(s: Mapping[str, Any]) -> str:
     if s["rounds_to_target"] is None:
         return "not reached"
     seconds = f"{s['seconds_to_target']:.1f} s, {s['simulated_seconds_to_target']:.0f} simulated s"
-    return f"{s['rounds_to_target']} rounds, {seconds}"
+    return f"{_count_rounds(s['rounds_to_target'])}, {seconds}"
 
 
 def describe_outcome(summary: Mapping[str, Any]) -> str:
@@ -161,7 +161,11 @@ def describe_outcome(summary: Mapping[str, Any]) -> str:
         return best
     reached = summary["rounds_to_target"]
     target = format_target(metric, summary["target"])
-    return f"{target} " + ("never" if reached is None else f"after {reached} rounds") + f", {best}"
+    return f"{target} " + ("never" if reached is None else f"after {_count_rounds(reached)}") + f", {best}"
+
+
+def _count_rounds(rounds: int) -> str:
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
 
 
 def make_comparison_table(rows: Sequence[Mapping[str, Any]], e: Experiment, metric: str) -> Table:
@@ -173,7 +177,7 @@ def make_comparison_table(rows: Sequence[Mapping[str, Any]], e: Experiment, metr
     measures = list_target_measures(rows, metric)
     if has_target:
         goal = "target" if e.target is None else format_target(metric, e.target)
-        titles = [f"rounds to {goal}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
+        titles = [f"rounds\nto {goal}", "reached", "v first", *(m.short or m.title for m in measures[1:])]
     else:
         titles = [m.title for m in measures]
     for title in titles:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -107,9 +108,13 @@ class Run:
 
 def read_run(folder: str | Path) -> Run:
     """Return a run from its folder."""
+    if not isinstance(folder, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadInput(f"load: got {folder!r}; it takes the folder of a run")
     folder = Path(folder)
     if not (folder / EXPERIMENT).is_file():
-        raise BadInput(f"load: {str(folder)!r} holds no run; it takes the folder of one")
+        below = next((file.parent for file in sorted(folder.glob(f"*/*/{EXPERIMENT}"))), None)  # of a comparison
+        such_as = "" if below is None else f", such as {str(below)!r}"
+        raise BadInput(f"load: {str(folder)!r} holds no run; it takes the folder of one{such_as}")
     experiment = Experiment.load(folder / EXPERIMENT)
     return Run(folder, experiment, summarise_run(experiment, iterate_records(folder)))
 

@@ -270,14 +270,15 @@ def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
         )
     if e.lr_schedule == "cosine" and changes.get("rounds", e.rounds) != e.rounds:
         raise BadInput("--resume: rounds cannot change with lr_schedule 'cosine', which depends on them")
+    changed = e.changed(changes)  # raises BadInput for a value of a wrong type
     done = count_rounds(folder)
-    if "rounds" in changes and changes["rounds"] < done:
-        raise BadInput(f"--resume: got rounds {changes['rounds']}, and {done} are done; it takes {done} or more")
+    if "rounds" in changes and changed.rounds < done:
+        raise BadInput(f"--resume: got rounds {changed.rounds}, and {done} are done; it takes {done} or more")
     try:
         try_writing(folder)
     except OSError as error:
         raise BadInput(f"--resume: cannot write to {str(folder)!r} ({error.strerror})") from error
-    return e.changed(changes)
+    return changed
 
 
 class _Taken(BadInput):

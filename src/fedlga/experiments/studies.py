@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,7 +227,11 @@ def _list_seeds(what: str, seeds: Iterable[int]) -> list[int]:
     given: Any = seeds
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise BadInput(f"{what}: got {given!r}; it takes a list of whole numbers, such as [0, 1, 2] or range(5)")
-    return list(seeds)
+    listed: list[Any] = list(seeds)
+    whole = [int(seed) for seed in listed if isinstance(seed, Integral)]  # numpy's integers too
+    if not whole or min(whole) < 0 or len(set(whole)) < len(listed):
+        raise BadInput(f"{what}: got {listed!r}; it takes whole numbers of at least 0, one or more, each once")
+    return whole
 
 
 def _read_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

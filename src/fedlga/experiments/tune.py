@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from fedlga.core.files import format_csv, write_atomically
-from fedlga.core.settings import BadInput, read_toml
+from fedlga.core.settings import BadInput, read_toml, suggest
 from fedlga.experiments.arms import Arm, check_different, format_settings
 from fedlga.experiments.compare import Plan, as_list, write_tables
-from fedlga.experiments.config import Experiment, names_in_use
+from fedlga.experiments.config import Experiment, experiment_fields, names_in_use
 from fedlga.experiments.criteria import CRITERIA, Criterion
 from fedlga.experiments.parallel import Job, Outcome, RunPool
 from fedlga.experiments.records import SUMMARY, read_summary
@@ -69,7 +69,9 @@ class TuningPlan:
             for point in grid_points(self.grid_of(arm)):
                 self.experiment(arm, point, self.seeds[0])  # raises BadInput for a value that does not fit
         if unused := set(self.grid) - known:
-            raise BadInput(f"--grid: no arm has a setting {sorted(unused)[0]!r}")
+            name = sorted(unused)[0]
+            hint = suggest(name, [f.name for f in experiment_fields()])
+            raise BadInput(f"--grid: no arm has a setting {name!r}; {hint}")
 
     def grid_of(self, arm: Arm) -> Grid:
         """Return the part of the grid that an arm has, without what the arm itself fixes.

@@ -69,5 +69,9 @@ def draw_speeds(seed: int, devices: int, median: float, sigma: float) -> list[fl
 
 
 def suggest_deadline(seconds: Sequence[float]) -> float:
-    """Return what the median device needs: half of the fleet finishes, and shows how updates grow with work."""
-    return float(np.median(seconds))
+    """Return what the median device needs: half of the fleet finishes, and shows how updates grow with work.
+
+    Where the slowest need no more than that, all would finish: then the longest time that is too short for them.
+    """
+    median, slowest = float(np.median(seconds)), max(seconds)
+    return median if median < slowest else max((s for s in seconds if s < slowest), default=slowest)

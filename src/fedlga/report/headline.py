@@ -9,7 +9,7 @@ from fedlga.experiments.measures import format_target, metric_format
 from fedlga.experiments.statistics import FEWEST, find_leaders
 from fedlga.report.groups import Group
 
-MOST_NAMED = 4  # of those that are level
+MOST_NAMED = 4  # of those that are level, or that are described one by one
 
 
 def make_headline(groups: Sequence[Group]) -> str:
@@ -18,9 +18,9 @@ def make_headline(groups: Sequence[Group]) -> str:
     all_over = not any(g.unfinished for g in groups)
     seeds = {tuple(sorted(run.experiment.seed for run in g.runs)) for g in groups}
     if len(groups) == 1 or find_target(groups) is None or not all_over or len(seeds) > 1:  # they cannot be compared
-        return "; ".join(_describe(group) for group in groups) + "."
+        return _describe_all(groups)
     if len(groups[0].runs) < FEWEST:
-        return "; ".join(_describe(group) for group in groups) + ". With fewer than three seeds, none is named as best."
+        return f"{_describe_all(groups)} With fewer than three seeds, none is named as best."
     goal = format_target(metric, find_target(groups))
     reached = [g for g in groups if g.estimate("rounds_to_target").mean is not None]
     if not reached:
@@ -50,6 +50,14 @@ def find_target(groups: Sequence[Group]) -> float | None:
     target = groups[0].experiment.target
     goals = {(g.experiment.subject, g.experiment.target_metric, g.experiment.target) for g in groups}
     return target if len(goals) == 1 else None
+
+
+def _describe_all(groups: Sequence[Group]) -> str:
+    """Return how each group did; only how many more there are, beyond a few: the page has a table of all."""
+    texts = [_describe(group) for group in groups[:MOST_NAMED]]
+    if len(groups) > MOST_NAMED:
+        texts.append(f"and {len(groups) - MOST_NAMED} more, in the table below")
+    return f"{'; '.join(texts)}."
 
 
 def _describe(group: Group) -> str:

@@ -328,9 +328,16 @@ const Charts = (() => {
   function formatTick(value, ticks, percent) {
     if (value === null) return "";
     const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : Math.abs(value) || 1;
-    if (percent) return `${(100 * value).toFixed(Math.max(0, Math.ceil(-Math.log10(100 * step) - 1e-9)))}%`;
+    if (percent) return `${(100 * value).toFixed(countDecimals(100 * step))}%`;
     if (Math.abs(value) >= 1e6) return value.toExponential(1);
-    return value.toLocaleString("en", {maximumFractionDigits: Math.min(8, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)))});
+    return value.toLocaleString("en", {maximumFractionDigits: countDecimals(step)});
+  }
+
+  // The decimals that tell ticks apart and round none: 3 for steps of 0.025.
+  function countDecimals(step) {
+    let decimals = 0;
+    while (decimals < 8 && Math.abs(step * 10 ** decimals - Math.round(step * 10 ** decimals)) > 1e-6) decimals++;
+    return decimals;
   }
 
   function fade(colour) {
@@ -378,5 +385,5 @@ const Charts = (() => {
     list.replaceChildren(...items);
   }
 
-  return {Chart, element, formatNumber, makeLegend, makeSwatch, paint};
+  return {Chart, element, formatNumber, formatTick, makeLegend, makeSwatch, paint};
 })();
