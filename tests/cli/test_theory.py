@@ -32,6 +32,19 @@ def test_rates_that_are_small_enough_and_what_a_run_did(fedlga):
     assert "These are too large in 6 rounds: the corollary needs" in text
 
 
+def test_a_run_whose_gradient_never_fell_is_not_said_to_have_fallen(fedlga):
+    # Two devices, and steps so long that the gradient after them is longer: 7.0, from 1.5.
+    words = ("--preset", "digits", "--set", "steps_per_epoch=1", "--set", "cohort=2", "--rounds", 1, "--set", "lr=0.3")
+    assert fedlga("run", *words, "--record", "gradient", "--out", "grown")[0] == 0
+    code, out, _ = fedlga("theory", "--run", "grown", "--out", "grown.json")
+    assert code == 0
+    values = json.loads(Path("grown.json").read_text())
+    assert values["run"]["smallest"] > values["estimates"]["squared_gradient"]["value"]
+    text = " ".join(out.split())
+    assert re.search(r"The run's squared gradient did not fall: its smallest was [\d.]+, in round 1\.", text)
+    assert "fell to" not in text
+
+
 def test_rates_that_are_too_large(fedlga):
     words = (*DIGITS, "--set", "lr=0.5", "--set", "sampling=with-replacement")
     code, out, _ = fedlga("theory", *words, "--out", "theory.json")

@@ -112,6 +112,55 @@ def test_departures():
     assert "grows in the first 3 rounds" in lines
 
 
+SPEEDS = {"fleet": "speeds", "deadline": 5.0, "speeds": (1.0,) * 15 + (0.6,) * 5}  # the last five do 3 of 5 steps
+SAME_SLOW = "the same devices are slow in every round"
+
+
+@pytest.mark.parametrize("policy", ["complete", "keep", "drop"])
+def test_the_same_devices_slow_in_every_round_are_not_as_assumed(policy):
+    """Lemma 2 draws who is slow anew. With the paper's fleet it is so; with speeds of their own the same are slow."""
+    change = {"method": "fedavg", "stragglers": policy}
+    with simulate(SMALL.changed(change | SPEEDS)) as simulation:
+        assert SAME_SLOW in lines_of(simulation)
+    with simulate(SMALL.changed(change)) as simulation:
+        assert SAME_SLOW not in lines_of(simulation)
+    for other in ({"stragglers": "wait"}, {"deadline": 9.0}):  # nobody is late
+        with simulate(SMALL.changed(change | SPEEDS | other)) as simulation:
+            assert SAME_SLOW not in lines_of(simulation)
+
+
+def test_devices_that_send_nothing(tmp_path):
+    """A device too slow for one step sends nothing, unless the round waits; for a lost one it waits in vain."""
+    idle = SPEEDS | {"speeds": (1.0,) * 15 + (0.1,) * 5, "method": "fedavg"}
+    trace = tmp_path / "trace.csv"
+    trace.write_text("round,device,epochs\n" + "".join(f"{r},3,0\n" for r in range(1, 30)))
+    lost = {"fleet": "trace", "trace": str(trace), "method": "fedavg"}
+    for change, silent in (
+        (idle | {"stragglers": "keep"}, True),
+        (idle | {"stragglers": "wait"}, False),
+        (lost | {"stragglers": "wait"}, True),
+        (SPEEDS, False),
+        ({}, False),
+    ):
+        with simulate(SMALL.changed(change)) as simulation:
+            assert ("some devices send nothing" in lines_of(simulation)) == silent
+
+
+def test_devices_that_are_there_at_some_hours():
+    with simulate(SMALL.changed({"fleet": "population", "deadline": 20.0, "available": 0.5})) as simulation:
+        assert "devices are there at some times only" in lines_of(simulation)
+    with simulate(SMALL.changed({"fleet": "population", "deadline": 20.0})) as simulation:
+        assert "devices are there at some times only" not in lines_of(simulation)
+
+
+def test_a_batch_norm_of_each_device_is_another_algorithm():
+    """FedBN: what devices keep for themselves is in no joint model."""
+    with simulate(SMALL) as simulation:
+        kept = SMALL.changed({"batch_norm": "device"})
+        departures = list_departures(kept, simulation.federation)
+    assert [d.excludes for d in departures if "BatchNorm" in d.line] == [True]
+
+
 def test_a_device_that_is_drawn_twice_works_once():
     with simulate(SMALL.changed({"sampling": "with-replacement"})) as simulation:
         assert "works once and counts twice" in lines_of(simulation)
@@ -127,6 +176,7 @@ def test_a_device_that_is_drawn_twice_works_once():
         {"momentum": 0.9},
         {"local_optimizer": "adamw"},
         {"clip": 1.0},
+        {"method": "fedavg", "stragglers": "plugins_for_tests:KeepHalf"},
     ],
     ids=str,
 )

@@ -132,6 +132,26 @@ def test_errors_in_the_term_that_step_a1_subtracts_change_nothing(s: Setting):
     assert (a1 * rho * (1 + rho) * m2 / el**2 + a2 * completion) / all_steps <= terms["completion"]
 
 
+@pytest.mark.parametrize("s", [FULL, PARTIAL, replace(FULL, rho=1.0), replace(PARTIAL, rho=1.0, K=2)])
+def test_what_closing_the_gap_in_steps_a5_and_b4_costs(s: Setting):
+    """The gradients S = S_0 + D after the noise n depend on it. S_0, at w_t, does not: 2 <D, n> <= |D|^2 + |n|^2.
+
+    So A_2 gets |n|^2 and |D|^2 once more: 1 + rho becomes 2 + rho before sigma_l^2, and at most 2 + rho before |D|^2,
+    because A_2 has |D|^2 with L eta_g eta_l E times the factor that A_1 has, which the conditions keep below 1 (of K
+    drawn devices only each one's own noise and gradients depend on each other: L eta_g eta_l E / K).
+    """
+    v = exact(s, KNOWN)
+    L, E, rho, el, eg = (v[name] for name in ("L", "E", "rho", "eta_l", "eta_g"))
+    extra = L * eg * el * E / (v["K"] if s.partial else 1)
+    assert extra <= 1
+    half_drift = L**2 * 5 * E * el**2 / 2  # before sigma_l^2 + 6 E sigma_g^2, without a factor of rho
+    assert half_drift * (1 + rho + extra) <= half_drift * (2 + rho)
+    # Noise: L eta_g^2 / 2 times (1 + rho + 1) E eta_l^2 sigma_l^2 / K, over eta_g eta_l E.
+    more = float(L * eg * el * v["sigma_l2"] / (2 * s.taking_part))
+    now = d2(s, KNOWN) * KNOWN.sigma_l2
+    assert now + more == pytest.approx(now * float((2 + rho) / (1 + rho)))
+
+
 def test_constants_of_theorem_1_by_hand():
     # x = E eta_l L = 5 * 0.005 * 3 = 0.075; c1 = 1/2 - 15 * 1.5 * 0.005625 = 0.3734375
     assert c1(FULL, 3.0) == pytest.approx(0.3734375)

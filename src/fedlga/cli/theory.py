@@ -165,7 +165,9 @@ def _describe_answer(a: Assessment, outcome: Outcome | None) -> Iterator[str]:
             f"{_round_down(a.largest_lr)} or less."
         )
     if outcome is not None:
-        text += f" The run's squared gradient fell to {_number(outcome.smallest)}, in round {outcome.round}."
+        fell = outcome.smallest < start
+        text += f" The run's squared gradient {'fell to' if fell else 'did not fall: its smallest was'} "
+        text += f"{_number(outcome.smallest)}, in round {outcome.round}."
     yield from textwrap.wrap(text, WIDTH)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedlga.learning.datasets.sources import Progress
 
 DRAWN_ROUNDS = 200  # in which it is counted who is slow; nothing is trained for it
+POLICIES = ("wait", "drop", "keep", "complete")  # another is a plug-in, of which nothing is known
 TRIAL_ROUNDS = 5  # trained with an audit, to measure the error of completed updates
 
 
@@ -46,6 +47,7 @@ class Stragglers:
 
     rho: float  # share of the devices that send something whose work is unfinished, and counts
     tau_max: int  # tau = steps asked - steps done + 1
+    silent: float = 0.0  # share of the drawn devices that send nothing: lost, or not one step done in time
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Outcome:
 
     rounds: int  # of the run
     recorded: int  # rounds that recorded the gradient
-    smallest: float  # |grad f|^2
+    smallest: float  # |grad f|^2; not the one at the start, which is known without a run
     round: int  # in which it was the smallest
     last: float
     objective: float | None  # f after the last recorded round
@@ -197,17 +199,18 @@ def count_stragglers(federation: Federation) -> Stragglers:
 
 def count_slow(federation: Federation) -> Stragglers:
     """Return how many do not finish in time, whatever becomes of their work."""
-    f, sent, unfinished, missing = federation, 0, 0, 0
+    f, drawn, sent, unfinished, missing = federation, 0, 0, 0, 0
     for round in range(DRAWN_ROUNDS):
         present, _ = find_present(f, 0.0)
         selected = select_devices(f, round, present, f.cohort)
         for effort in f.fleet.draw(round, list(selected)):
-            if effort.steps and not effort.lost:
+            drawn += 1
+            if not effort.lost and (effort.steps or f.policy.waits):
                 sent += 1
                 if effort.slow:
                     unfinished += 1
                     missing = max(missing, effort.steps_asked - effort.steps)
-    return Stragglers(unfinished / sent if sent else 0.0, missing + 1)
+    return Stragglers(unfinished / sent if sent else 0.0, missing + 1, 1 - sent / drawn if drawn else 0.0)
 
 
 def measure_completion(simulation: Simulation) -> Interval | None:
@@ -235,17 +238,20 @@ def list_departures(e: Experiment, federation: Federation) -> list[Departure]:
         stragglers = "unfinished work is dropped, not completed: then fewer devices take part in a round than K"
     else:
         stragglers = "unfinished work is averaged as it came: nothing bounds what is missing but its measured size"
-    unfinished = e.policy in ("drop", "keep") and count_slow(federation).rho > 0
+    slow, waits = count_slow(federation), federation.policy.waits
+    late = slow.rho > 0 and not waits
     others = {
         f"method {e.method}: the theorems are about averaging (fedavg, fedlga)": e.method not in ("fedavg", "fedlga"),
         f"server optimiser {e.server_optimizer}: the theorems are about sgd; eta_g = 1 is assumed": (
             e.server_optimizer != "sgd"
         ),
+        f"policy {e.policy}: the theorems are about updates that are finished or completed": e.policy not in POLICIES,
         f"aggregation rule {e.aggregation}: the theorems are about the mean": e.aggregation != "mean",
         f"schedule {e.schedule}: the theorems are about rounds": e.schedule != "rounds",
         "devices train with momentum, AdamW or clipped gradients, and not with plain SGD": bool(
             e.momentum or e.clip or e.local_optimizer != "sgd"
         ),
+        "every device keeps a BatchNorm of its own: there is no joint model, whose loss f is": e.batch_norm == "device",
     }
     lines = {
         "devices are drawn without replacement; Theorem 2 draws with": (
@@ -254,13 +260,19 @@ def list_departures(e: Experiment, federation: Federation) -> list[Departure]:
         "a device that is drawn twice works once and counts twice; Theorem 2 has it draw other batches": (
             federation.replacement and e.cohort > 1
         ),
-        stragglers: unfinished,
+        stragglers: late and e.policy in ("drop", "keep"),
+        "the same devices are slow in every round; Lemma 2, on which the proofs rest, draws them anew": (
+            late and bool(federation.fleet.always_slow())
+        ),
         f"devices are asked for {min(steps)} to {max(steps)} steps; E is the most": min(steps) != max(steps),
         "averaging is by examples; the theorems weigh all devices alike": e.averaging == "examples",
         f"eta_l changes over the rounds ({e.lr_schedule}); its first value is used": e.lr_schedule != "constant",
         f"eta_l grows in the first {e.lr_warmup} rounds; what it grows to is used": e.lr_warmup > 0,
         "training augments images; what is measured is the loss without it": e.augment,
-        "some devices send nothing": e.dropout > 0,
+        "some devices send nothing": slow.silent > 0,
+        "devices are there at some times only; the theorems draw from all of them": (
+            federation.fleet.present(0.0) is not None
+        ),
     }
     return [
         *(Departure(line, excludes=True) for line, holds in others.items() if holds),
