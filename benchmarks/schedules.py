@@ -27,7 +27,8 @@ from fedlga.experiments.arms import Arm
 from fedlga.experiments.compare import Plan
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.parallel import Job, RunPool
-from fedlga.experiments.parsing import parse_seeds
+from fedlga.experiments.parsing import parse_seeds, parse_setting
+from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_records
 from fedlga.experiments.tune import HELD_OUT, TuningPlan, held_out_plan
 from fedlga.report.learning_curves import CurvePanel, draw_curves
@@ -116,13 +117,13 @@ def collect(name: str, plan: Plan, work: Path, out: Path) -> None:
 
 def draw(name: str, out: Path) -> None:
     """Draw accuracy over time, over what it cost the devices, and over traffic, from the curves of a regime."""
-    lines = {line[0]: line for line in LINES.values()}
-    titles = ("test accuracy", "", "")
+    lines, regime = {line[0]: line for line in LINES.values()}, REGIMES[name]
+    learned = preset(regime.preset).changed(dict(parse_setting(text) for text in regime.sets)).subject
     draw_curves(
         read_curves(out / name / CURVES),
         [out / name / f"{name}.png", out / name / f"{name}.svg"],
-        [[CurvePanel("accuracy", axis, lines, title) for axis, title in zip(AXES, titles, strict=True)]],
-        subject="FedAvg, every answer at its best setting",
+        [[CurvePanel("accuracy", axis, lines, "test accuracy", regime.target) for axis in AXES]],
+        subject=f"{learned}, FedAvg, every answer at its best setting",
         width=10.0,
     )
 

@@ -15,10 +15,11 @@ GROUPS groups of seeds. What is done is kept in the work folder and not run agai
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from small_federation import Arm, Array, Curves, Logistic, Problem, Quadratics, 
 
 from fedlga.core.files import format_csv, write_atomically
 from fedlga.experiments.statistics import t_quantile
+from fedlga.report.figures import open_figure, put_legend_outside
 from fedlga.theory.theorems import (
     Constants,
     Setting,
@@ -236,12 +238,12 @@ def fit_slopes(results: dict[Cell, dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-COLOURS = {
-    "all finish": "#0072B2",
-    "complete": "#D55E00",
-    "keep": "#E69F00",
-    "complete, the same slow": "#009E73",
-    "keep, the same slow": "#999999",
+STYLES = {  # colour, dashes and marker of each arm: a print in grey tells them apart too
+    "all finish": ("#0072B2", "-", "s"),
+    "complete": ("#D55E00", "-", "o"),
+    "keep": ("#E69F00", "-.", "D"),
+    "complete, the same slow": ("#009E73", ":", "^"),
+    "keep, the same slow": ("#999999", ":", "v"),
 }
 TITLES = {
     "T": "rounds T",
@@ -253,53 +255,75 @@ TITLES = {
 }
 
 
-def draw(results: dict[Cell, dict[str, Any]], file: Path) -> None:
-    """Draw every sweep on logarithmic axes: points with intervals, and the corollary's rate through the first arm."""
-    import matplotlib as mpl
+def draw(rows: Mapping[Cell, Mapping[str, Any]], out: Path) -> None:
+    """Draw every sweep on logarithmic axes: points with intervals, and the corollary's rate through the first arm.
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    The lines of study.csv hold all that is drawn.
+    """
+    note = (
+        f"Two problems in ten dimensions; {SEEDS} seeds, whiskers: 95 % interval (jackknife over {GROUPS} groups of "
+        "seeds). All axes are logarithmic."
+    )
+    panels = [(problem, participation) for problem in PROBLEMS for participation in BASE]
+    files = [out / "rates.png", out / "rates.svg"]
+    with open_figure(files, 5, 11.5, 9.0, rows=len(panels), note=note) as axes:
+        for line, (problem, participation) in zip(axes, panels, strict=True):
+            sweeps = [s for s in POINTS if s != ("K" if participation == "full" else "N")]
+            for axis, sweep in zip(line, sweeps, strict=True):
+                mine = {
+                    c: r
+                    for c, r in rows.items()
+                    if (c.problem, c.participation, c.sweep) == (problem, participation, sweep)
+                }
+                draw_sweep(axis, sweep, mine)
+                axis.set_xlabel(TITLES[sweep])
+            who = "all devices" if participation == "full" else "K of N = 64 devices"
+            line[0].set_ylabel(f"{problem.name}, {who}\nsmallest |grad f|$^2$")
+        names = {
+            text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        put_legend_outside(axes[0][0], names, ncols=7)
 
-    rows = [(problem, participation) for problem in PROBLEMS for participation in BASE]
-    figure, axes = plt.subplots(len(rows), 5, figsize=(17, 13), constrained_layout=True)
-    for line, (problem, participation) in zip(axes, rows, strict=True):
-        sweeps = [s for s in POINTS if s != ("K" if participation == "full" else "N")]
-        for axis, sweep in zip(line, sweeps, strict=True):
-            mine = [c for c in results if (c.problem, c.participation, c.sweep) == (problem, participation, sweep)]
-            draw_sweep(axis, sweep, mine, results)
-            axis.set_xlabel(TITLES[sweep])
-        who = "all devices" if participation == "full" else "K of N = 64 devices"
-        line[0].set_ylabel(f"{problem.name}, {who}\nsmallest |grad f|$^2$")
-    handles = {
-        text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=7, frameon=False)
-    figure.savefig(file, dpi=110, metadata={"Software": None})
-    plt.close(figure)
 
-
-def draw_sweep(axis: Any, sweep: str, cells: Sequence[Cell], results: dict[Cell, dict[str, Any]]) -> None:
+def draw_sweep(axis: Any, sweep: str, rows: Mapping[Cell, Mapping[str, Any]]) -> None:
     """Draw one sweep."""
-    axis.set_xscale("log", base=2)
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
+
+    axis.set_xscale("log")
     axis.set_yscale("log")
-    for arm in dict.fromkeys(c.arm for c in cells):
-        mine = [c for c in cells if c.arm == arm]
+    for arm in dict.fromkeys(c.arm for c in rows):
+        mine = [c for c in rows if c.arm == arm]
         x = np.array([1 + c.value if sweep == "rho" else c.value for c in mine])
-        y = np.array([results[c]["smallest"] for c in mine])
-        ends = [describe(c, results[c]) for c in mine]
-        spread = np.abs(np.array([[float(e["low"]) for e in ends], [float(e["high"]) for e in ends]]) - y)
-        axis.errorbar(x, y, spread, marker="o", ms=4, lw=1.2, color=COLOURS[arm.name], label=arm.name)
+        y, low, high = (np.array([float(rows[c][name]) for c in mine]) for name in ("smallest", "low", "high"))
+        colour, dashes, marker = STYLES[arm.name]
+        axis.errorbar(
+            x, y, np.abs([low - y, high - y]), marker=marker, ms=3.5, lw=1.2, ls=dashes, color=colour, label=arm.name
+        )
         if sweep != "rates" and arm in (FINISH, COMPLETE):
             rate = np.array([find_rate(c.setting) for c in mine])
             scale = math.exp(float(np.mean(np.log(y / rate))))
             label = "the corollary's rate, scaled"
-            axis.plot(x, scale * rate, ls="--", lw=1, color=COLOURS[arm.name], label=label if arm is COMPLETE else None)
+            axis.plot(x, scale * rate, ls="--", lw=0.8, color=colour, label=label if arm is COMPLETE else None)
         if sweep == "rates":  # with the corollary's eta_g
             first = mine[0].setting
             end = find_largest_lr(first, mine[0].constants.L) / first.eta_l
             label = "the conditions end" if arm is COMPLETE else None
-            axis.axvline(end, color=COLOURS[arm.name], lw=1, ls=":", label=label)
-    axis.grid(visible=True, which="major", alpha=0.3)
+            axis.axvline(end, color=colour, lw=1, ls=(0, (1, 1)), label=label)
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+    axis.xaxis.set_minor_locator(NullLocator())
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
+    axis.yaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))  # every mark
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def read_study(file: Path) -> dict[Cell, dict[str, str]]:
+    """Return the lines of study.csv, by their cells."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    names = ("problem", "participation", "sweep", "arm", "value")
+    by_name = {tuple(row[name] for name in names): row for row in rows}
+    return {c: by_name[c.problem.name, c.participation, c.sweep, c.arm.name, f"{c.value:g}"] for c in list_cells()}
 
 
 def main() -> None:
@@ -321,9 +345,10 @@ def main() -> None:
                 flush=True,
             )
         results[cell] = json.loads(file.read_text(encoding="utf-8"))
-    write_atomically(arguments.out / "study.csv", format_csv([describe(c, r) for c, r in results.items()]))
+    rows = {cell: describe(cell, result) for cell, result in results.items()}
+    write_atomically(arguments.out / "study.csv", format_csv(list(rows.values())))
     write_atomically(arguments.out / "slopes.csv", format_csv(fit_slopes(results)))
-    draw(results, arguments.out / "rates.png")
+    draw(rows, arguments.out)
     print(f"{sum(r['seconds'] for r in results.values()) / 60:.1f} minutes of one core in all")
 
 

@@ -173,7 +173,7 @@ FIGURE_LINES = {
     "complete": policy_style("complete"),
     "keep": policy_style("keep"),
     "FedNova (keep)": method_style("fednova"),
-    "FedAdam (keep)": ("#7f7f7f", "-."),
+    "FedAdam (keep)": ("#000000", "-."),  # grey is `drop`
     "wait": policy_style("wait"),
     "drop": policy_style("drop"),
 }

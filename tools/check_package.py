@@ -17,13 +17,6 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NEEDED = [
-    "fedlga/py.typed",
-    "fedlga/learning/datasets/digits.npz",
-    "fedlga/learning/kernels/mlp.c",
-    "fedlga/core/kernels/updates.c",
-    "fedlga/report/page.html",
-]
 RUN = ["run", "--preset", "digits", "--rounds", "2", "--out", "run"]
 SHOW = "import fedlga, json; print(fedlga.__file__); print(json.load(open('run/summary.json'))['compiled'])"
 
@@ -34,7 +27,7 @@ def main() -> None:
     shutil.rmtree(dist, ignore_errors=True)
     call(sys.executable, "-m", "build", "--outdir", str(dist), str(ROOT))
     (wheel,) = dist.glob("*.whl")
-    missing = [name for name in NEEDED if name not in zipfile.ZipFile(wheel).namelist()]
+    missing = find_missing(wheel)
     if missing:
         sys.exit(f"{wheel.name} lacks {', '.join(missing)}")
     with tempfile.TemporaryDirectory() as folder:
@@ -42,6 +35,13 @@ def main() -> None:
         for compiler in (True, False):
             try_package(python, Path(folder) / f"compiler-{compiler}", compiler=compiler)
     print(f"built, installed and run, with and without a compiler: {', '.join(file.name for file in dist.iterdir())}")
+
+
+def find_missing(wheel: Path) -> list[str]:
+    """Return the files of the package that are not in the wheel."""
+    packed, source = set(zipfile.ZipFile(wheel).namelist()), ROOT / "src"
+    files = [f for f in sorted((source / "fedlga").rglob("*")) if f.is_file() and "__pycache__" not in f.parts]
+    return [name for file in files if (name := file.relative_to(source).as_posix()) not in packed]
 
 
 def make_environment(folder: Path, wheel: Path) -> Path:

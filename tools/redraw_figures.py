@@ -36,6 +36,7 @@ def list_files(results: Path) -> list[Path]:
         *sorted(results.glob(f"schedules/*/{CURVES}")),
         results / "growth" / "growth.csv",
         results / "simulators" / "simulators.csv",
+        results / "theory" / "study.csv",
     ]
 
 
@@ -46,6 +47,10 @@ def draw(file: Path) -> None:
     elif file.stem in ("growth", "simulators"):
         module: Any = __import__(file.stem)
         module.draw(read_numbers(file), file.parent)
+    elif (file.parent.name, file.name) == ("theory", "study.csv"):
+        import theory
+
+        theory.draw(theory.read_study(file), file.parent)
     else:
         redraw(file)
 

@@ -18,14 +18,47 @@ import pytest
 import fedlga
 import fedlga.flower
 from browsing import needs_browser, open_browser, read_errors, set_screen, wait_until
+from fedlga.cli import main
 from fedlga.cli.main import cli
 from fedlga.core.registry import SEAMS
 from fedlga.core.types import Record
 from fedlga.experiments.config import experiment_fields
 from fedlga.experiments.measures import list_measures
+from fedlga.experiments.presets import preset
+from fedlga.experiments.run import run_and_record
 
 ROOT = Path(__file__).parents[2]
 LOOKED_AT = ("index", "one-round", "choosing", "methods/fedlga", "command-line", "records", "python")
+
+
+def read_source(page: str) -> str:
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def test_the_page_about_records_lists_every_file_of_a_run_folder(tmp_path):
+    for _ in run_and_record(preset("digits").changed({"rounds": 1}), tmp_path / "run"):
+        pass
+    table = read_source("records")
+    assert [file.name for file in (tmp_path / "run").iterdir() if f"| `{file.name}" not in table] == []
+
+
+def test_the_page_about_commands_has_every_exit_code():
+    """The codes are those that the command's module names, and no other."""
+    codes = r"\b\d+(?= (?:done|the run|the call|after))"
+    assert re.findall(codes, read_source("command-line")) == re.findall(codes, main.__doc__ or "")
+
+
+def test_no_name_is_described_twice_on_the_page_about_python():
+    names = re.findall(r"^::: (\S+)", read_source("python"), re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
+
+
+def test_links_between_pages_say_what_they_lead_to():
+    """A reader of the site knows titles of pages; names of files are not in it."""
+    pages = {file: file.read_text(encoding="utf-8") for file in (ROOT / "docs").rglob("*.md")}
+    assert [
+        f"{file.name}: {text}" for file, page in pages.items() for text in re.findall(r"\[[\w-]+\.md\]\(", page)
+    ] == []
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,11 @@ def test_a_figure_says_what_it_is_about(tmp_path):
         assert text in drawn
 
 
+def test_bars_of_regimes_say_what_the_regimes_are(tmp_path):
+    svg, *_ = redraw(copy(tmp_path, "audit", "fashion-mnist"))
+    assert "one unit of work, eta_l" in svg.read_text()
+
+
 def test_the_committed_figure_is_what_its_rows_give(tmp_path):
     svg, *_ = redraw(copy(tmp_path, "rho", "fashion-mnist"))
     assert svg.read_text() == (RESULTS / "rho" / "fashion-mnist.svg").read_text()

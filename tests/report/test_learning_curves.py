@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,34 @@ def test_a_target_that_is_far_from_the_lines_is_named_in_the_title(tmp_path):
     drawn = (tmp_path / "c.svg").read_text()
     assert drawn.count(">target<") == 1
     assert "test accuracy (target 99%: beyond the axis)" in drawn
+
+
+def find_ticks(drawn: str, axis: str = "x") -> list[str]:
+    """Return the marks of all axes of a drawing, as they are written."""
+    return re.findall(rf'<g id="{axis}tick_\d+">.*?<text[^>]*>([^<]+)</text>', drawn, re.DOTALL)
+
+
+def test_rounds_are_marked_at_whole_numbers(tmp_path):
+    """Two rounds, with and without a panel of differences: matplotlib would mark 1.2, 1.4 and so on."""
+    curves = {
+        arm: {0: SeedCurve(X[:2], {}, {"accuracy": np.array([0.1, 0.2]) + shift})}
+        for arm, shift in (("one", 0.0), ("same", 0.001))
+    }
+    draw_curves(curves, [tmp_path / "c.svg"], [[CurvePanel("accuracy", "rounds", LINES)]])
+    drawn = (tmp_path / "c.svg").read_text()
+    assert "difference to one" in drawn
+    assert {tick for tick in find_ticks(drawn) if tick.startswith(("1", "2"))} == {"1", "2"}
+
+
+def test_the_note_says_what_thin_lines_and_panels_of_differences_are(tmp_path):
+    """`far` is not near `one`, so it is not in the lower panel; seed 2 ends before the others."""
+    for cut, far in ((True, False), (False, True)):
+        curves = make_curves(one=0.6, same=0.6, **({"far": 0.1} if far else {}))
+        if cut:
+            curves["same"][2] = SeedCurve(X[:5], {}, {"accuracy": curves["same"][2].measures["accuracy"][:5]})
+        draw_curves(
+            curves, [tmp_path / "c.svg"], [[CurvePanel("accuracy", "rounds", LINES)]], subject="digits", width=12
+        )
+        drawn = (tmp_path / "c.svg").read_text()
+        assert ("thin: each seed, once the first of them has ended" in drawn) == cut
+        assert "lower panels: curves near one, as the difference to it, paired by seed" in drawn

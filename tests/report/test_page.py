@@ -67,6 +67,12 @@ def test_who_was_slow_by_hand(tmp_path):
     assert states[:, 1].tolist() == [NOT_ASKED] * 5 + [FINISHED]
 
 
+def test_nobody_was_there(tmp_path):
+    """A population may have nobody at home: the page has nothing to draw of devices, and says so."""
+    append_records(start_run(tmp_path / "run"), make_record(accuracy=0.1), make_record(round=2, accuracy=0.1))
+    assert "No device was asked for work." in make_page(collect_runs([tmp_path / "run"]))
+
+
 def test_one_run(tmp_path):
     run(preset("digits").changed({"rounds": 3, "target": 0.99}), tmp_path / "one")
     groups = collect_runs([tmp_path / "one"])
@@ -195,6 +201,18 @@ def test_nobody_came_closest_among_equals():
         "None reached 85% on every seed; "
         "closest came A (50.0% ± 0.0%) and B (50.0% ± 0.0%), whose 95 % intervals overlap."
     )
+
+
+def test_rounds_are_marked_at_whole_numbers(tmp_path):
+    """Without JavaScript too: in three rounds there is no 1.5."""
+    run_folder = start_run(tmp_path / "run", method="fedavg", stragglers="keep", rounds=3)
+    work = {"devices": [1], "steps": [5], "steps_asked": [5], "used": [1]}
+    append_records(run_folder, *(make_record(round=r, accuracy=r / 10, **work) for r in (1, 2, 3)))
+    page = make_page(collect_runs([tmp_path / "run"]))
+    (over_rounds,) = re.findall(r'data-axis="rounds">(.*?)data-axis="seconds"', page, re.DOTALL)
+    marks = re.findall(r'xtick_\d+">.*?<text[^>]*>([^<]+)</text>', over_rounds, re.DOTALL)
+    assert marks
+    assert set(marks) == {"1", "2", "3"}
 
 
 def test_runs_that_are_going_on_can_be_looked_at(tmp_path):

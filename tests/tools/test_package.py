@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import fedlga
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))
+import check_package  # noqa: E402
 
 
 def test_the_version_is_in_one_place():
@@ -33,3 +37,16 @@ def test_every_file_that_the_package_needs_is_packed():
         if file.is_file() and file.suffix not in (".py", ".pyc") and "__pycache__" not in file.parts
     }
     assert others == packed
+
+
+def test_a_wheel_lacks_what_the_package_has_and_nothing_else(tmp_path):
+    """A wheel of all files but one: that one is named. Files that moved are not looked for at their old places."""
+    source = ROOT / "src"
+    page = source / "fedlga" / "report" / "web" / "page.html"
+    files = [file for file in (source / "fedlga").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    for left_out in ([], [page]):
+        with zipfile.ZipFile(tmp_path / "some.whl", "w") as wheel:
+            for file in files:
+                if file not in left_out:
+                    wheel.writestr(file.relative_to(source).as_posix(), "")
+        assert check_package.find_missing(tmp_path / "some.whl") == ["fedlga/report/web/page.html"] * len(left_out)

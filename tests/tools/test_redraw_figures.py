@@ -52,8 +52,9 @@ def test_a_figure_of_schedules_is_drawn_over_time_and_over_what_it_cost(tmp_path
     redraw_figures.draw(folder / "curves.csv")
     drawn = (folder / "fleet.svg").read_text()
     axes = ("simulated seconds", "device seconds", "megabytes sent")
-    texts = (*names, *axes, "difference to complete, points", "3 seeds")
+    texts = (*names, *axes, "difference to complete, points", "fashion-mnist, FedAvg", "3 seeds")
     assert [text for text in texts if text not in drawn] == []
+    assert drawn.count(">75%<") == drawn.count(">target<") == len(axes)
 
 
 def test_curves_of_no_known_study_are_refused(tmp_path):
@@ -62,3 +63,15 @@ def test_curves_of_no_known_study_are_refused(tmp_path):
     shutil.copy(RESULTS / "policies" / "curves.csv", folder)
     with pytest.raises(SystemExit, match="no figure is known that is drawn from it"):
         redraw_figures.draw(folder / "curves.csv")
+
+
+def test_the_committed_figure_of_the_rates_is_what_the_study_gives(tmp_path):
+    folder = tmp_path / "theory"
+    folder.mkdir()
+    shutil.copy(RESULTS / "theory" / "study.csv", folder)
+    assert RESULTS / "theory" / "study.csv" in redraw_figures.list_files(RESULTS)
+    redraw_figures.draw(folder / "study.csv")
+    drawn = (folder / "rates.svg").read_text()
+    assert drawn == (RESULTS / "theory" / "rates.svg").read_text()
+    assert "24 seeds, whiskers: 95 % interval" in drawn
+    assert [rho for rho in ("1.25", "1.5", "1.75") if f">{rho}<" not in drawn] == [], "each value at its place"

@@ -10,14 +10,21 @@ from typing import Any
 import numpy as np
 
 from fedlga.experiments.measures import format_metric, format_target, is_percentage, knows_costs, value_of
-from fedlga.report.figures import collect_curve, draw_band, fit_to_lines, mean_with_band, use_percent
+from fedlga.report.figures import (
+    collect_curve,
+    draw_band,
+    fit_to_lines,
+    mean_with_band,
+    use_percent,
+    use_whole_numbers,
+)
 from fedlga.report.groups import Group
 from fedlga.report.headline import find_target
 from fedlga.report.style import Style, as_pixels, choose_styles
 from fedlga.report.svg import FAINT, draw_svg
 
 AXES = {"rounds": "rounds", "seconds": "seconds on this machine", "simulated_seconds": "simulated seconds"}
-COSTS = {"work_seconds": "seconds that devices worked", "megabytes": "megabytes sent"}  # axes, where it is known
+COSTS = {"work_seconds": "device seconds", "megabytes": "megabytes sent"}  # axes, where it is known
 MOST_BANDS = 4  # curves whose intervals are shaded: those of more would hide the curves
 MOST_POINTS = 800  # of a curve in the page: more than a figure has pixels for
 INK = "ink"  # a line in the page's text colour
@@ -149,6 +156,8 @@ def _draw(figure: dict[str, Any], styles: Sequence[Style]) -> str:
             panel.annotate(figure["target_text"], (1, figure["target"]), xycoords=("axes fraction", "data"),
                            ha="right", va="top", fontsize=7)  # fmt: skip
         panel.set(xlabel=figure["axis"])
+        if figure["axis"] == AXES["rounds"]:
+            use_whole_numbers(panel.xaxis)
         if figure["percent"]:
             use_percent(panel.yaxis)
         panel.grid(visible=True, color=FAINT, linewidth=0.3, alpha=0.6)

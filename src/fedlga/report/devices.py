@@ -10,6 +10,7 @@ import numpy as np
 
 from fedlga.core.types import Record
 from fedlga.experiments.records import Run, read_partition
+from fedlga.report.figures import use_whole_numbers
 from fedlga.report.groups import Group
 from fedlga.report.style import choose_styles
 from fedlga.report.svg import FAINT, draw_svg
@@ -59,6 +60,8 @@ def show_slow(group: Group) -> str:
     """Return the part about one group: who was slow, and what became of the work."""
     run = group.runs[0]
     states, devices = find_states(run)
+    if not devices:  # of a population, nobody may be there
+        return f"<div><h3>{html.escape(group.label)}</h3><p class=note>No device was asked for work.</p></div>"
     counts = {name: int((states == state).sum()) for state, (name, _) in STATES.items()}
     present = {state: (name, colour) for state, (name, colour) in STATES.items() if counts[name]}
 
@@ -76,7 +79,7 @@ def show_slow(group: Group) -> str:
             extent=(0.5, states.shape[1] + 0.5, len(devices) - 0.5, -0.5),
         )
         panel.set(xlabel="round", ylabel="device")
-        _number_axis(panel.xaxis)
+        use_whole_numbers(panel.xaxis)
         _name_devices(panel.yaxis, devices)
         handles = [Patch(color=colour, label=name) for name, colour in present.values()]
         panel.legend(handles=handles, frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
@@ -94,13 +97,6 @@ def _completion(group: Group) -> str:
         return ""
     median = float(np.median(scales))
     return f"Completed updates were multiplied by {min(scales):.2f} to {max(scales):.2f}, median {median:.2f}."
-
-
-def _number_axis(axis: Any) -> None:
-    """Put ticks at whole numbers only: there is no device 2.5."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
 
 
 def _name_devices(axis: Any, devices: Sequence[int]) -> None:
@@ -128,7 +124,7 @@ def show_errors(groups: Sequence[Group]) -> str:
             panel.plot(x, y, color=colour, linestyle=dashes, linewidth=1.0, label=group.label)
         panel.axhline(1, color=FAINT, linewidth=0.8, label="as sent")
         panel.set(xlabel="round", ylabel="error (as sent: 1)", ylim=(0, None))
-        _number_axis(panel.xaxis)
+        use_whole_numbers(panel.xaxis)
         panel.figure.legend(frameon=False, loc="outside lower left", ncols=1 if len(audited) > 1 else 2)
 
     errors = "; ".join(
@@ -155,8 +151,8 @@ def show_partition(group: Group) -> str:
         held_classes = np.ma.masked_equal(counts, 0)
         image = panel.imshow(held_classes, aspect="auto", interpolation="nearest", cmap="viridis")
         panel.set(xlabel="class" if counts.shape[1] > 1 else "", ylabel="device")
-        _number_axis(panel.xaxis)
-        _number_axis(panel.yaxis)
+        use_whole_numbers(panel.xaxis)
+        use_whole_numbers(panel.yaxis)
         bar = panel.figure.colorbar(image, ax=panel)
         bar.set_label("examples")
 

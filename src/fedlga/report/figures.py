@@ -122,6 +122,11 @@ def use_percent(axis: Any) -> None:
     axis.set_major_formatter(PercentFormatter(1, decimals=None))
 
 
+def use_whole_numbers(axis: Any) -> None:
+    """Mark whole numbers only: there is no round 1.5, and no device 2.5."""
+    axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+
+
 def collect_curve(runs: Sequence[Sequence[Record]], measure: str, axis: str = "rounds") -> tuple[Any, Any]:
     """Return where a measure was taken (rounds, seconds or simulated seconds, the mean over seeds), and its values."""
     return align_seeds([_take(records, measure, axis) for records in runs], measure, axis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from fedlga.report.figures import (
     open_figure,
     put_legend_outside,
     use_percent,
+    use_whole_numbers,
 )
-from fedlga.report.seed_curves import Curves, align_seeds, pair_seeds
+from fedlga.report.seed_curves import Curves, SeedCurve, align_seeds, pair_seeds
 from fedlga.report.style import Style, choose_policy_styles
 
 AXES = {
@@ -81,8 +82,10 @@ def draw_curves(
     heights = [part for s in shown for part in ([1, DIFFERENCE_HEIGHT] if s else [1])]
     arms = dict.fromkeys(arm for row in rows for panel in row for arm in panel.lines if arm in curves)
     note = describe_seeds(subject, [len(curves[arm]) for arm in arms])
+    if any(_ends_apart(curves[arm].values()) for arm in arms):
+        note += "; thin: each seed, once the first of them has ended"
     if any(shown) and first is not None:
-        note += f"; lower panels: the difference to {_name(rows, first)}, paired by seed"
+        note += f"; lower panels: curves near {_name(rows, first)}, as the difference to it, paired by seed"
     columns = max(len(row) for row in rows)
     with open_figure(
         files, columns, width, height * sum(heights) + 0.5, rows=len(heights), heights=heights, note=note
@@ -101,6 +104,11 @@ def draw_curves(
                 (panels[line + 1][column] if below else upper).set_xlabel(AXES[panel.axis])
             line += 1 + below
         put_legend_outside(panels[0][0], names, ncols=_count_columns(list(names), width))
+
+
+def _ends_apart(curves: Iterable[SeedCurve]) -> bool:
+    """Return whether some seeds of an arm go on after others have ended."""
+    return len({int(curve.rounds[-1]) for curve in curves if len(curve.rounds)}) > 1
 
 
 def find_first(curves: Curves, rows: Sequence[Sequence[CurvePanel]]) -> str | None:
@@ -167,6 +175,8 @@ def _draw_panel(axes: Any, curves: Curves, panel: CurvePanel) -> None:
         use_percent(axes.yaxis)
     if not fitted:
         axes.set_ylim(bottom=0)
+    if panel.axis == "rounds":
+        use_whole_numbers(axes.xaxis)
     axes.set_title(title, loc="left")
 
 
@@ -188,6 +198,8 @@ def _draw_gaps(axes: Any, upper: Any, panel: CurvePanel, gaps: Gaps, first: str)
             draw_band(axes, where, scale * (mean - half), scale * (mean + half), colour)
     axes.set_ylim(-1.15 * reach or -1, 1.15 * reach or 1)
     axes.set_xlim(upper.get_xlim())
+    if panel.axis == "rounds":
+        use_whole_numbers(axes.xaxis)
     points = ", points" if panel.is_share else ""
     axes.set_title(f"difference to {panel.lines[first][0]}{points}", loc="left", fontsize=7)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fedlga.paper.runs import ItemRuns
 
 
+REGIME = "one unit of work, eta_l"  # what the regimes are named by
+
+
 @final
 @dataclass(frozen=True)
 class ApproximationError(Item):
@@ -30,7 +33,7 @@ class ApproximationError(Item):
         ]
 
     def label(self, point: Point) -> dict[str, str]:  # noqa: D102
-        return {"one unit of work, eta_l": str(point.value)}
+        return {REGIME: str(point.value)}
 
     def columns(self, runs: ItemRuns, point: Point, method: str, policy: str) -> dict[str, str]:  # noqa: D102
         return {
@@ -62,7 +65,7 @@ class ApproximationError(Item):
                 panel.plot(index, best.mean, "D", color="#000000", ms=4, label=labels[1])
             panel.axhline(1, color="#444444", linewidth=0.8, label="as sent")
             panel.set_xticks(range(len(runs.points)), [str(p.value) for p in runs.points], rotation=25, ha="right")
-            panel.set(ylabel="distance to the true updates", ylim=(0, max(1.15, panel.get_ylim()[1])))
+            panel.set(xlabel=REGIME, ylabel="distance to the true updates", ylim=(0, max(1.15, panel.get_ylim()[1])))
             panel.grid(visible=False, axis="x")
             put_legend_outside(panel)
 
