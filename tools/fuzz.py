@@ -172,7 +172,9 @@ class Mutator:
                 case 4 if isinstance(holder[key], str):
                     holder[key] = self.text(holder[key])
                 case 5 if isinstance(holder[key], int | float):
-                    holder[key] = self.rng.choice([-holder[key], holder[key] + 1, str(holder[key]), holder[key] + 0.5])
+                    number = holder[key]
+                    half = 0.5 if abs(number) > 2**53 else number + 0.5  # a large int cannot become a float
+                    holder[key] = self.rng.choice([-number, number + 1, str(number), half])
                 case _:
                     holder[key] = self.value(finite=finite)
         return changed
@@ -589,6 +591,71 @@ def report_parts() -> Reader:
     corners += [("partition.json", f'{{"counts": [[{value}]]}}') for value in ("-1", "1e999", "1e30", HUGE[:400])]
     corners += [("summary.json", '{"versions": {"torch": []}}'), ("summary.json", '{"versions": {"a": 1}}')]
     return Reader("parts of the report", make, read, corners, cost=6)
+
+
+@reader
+def watched_run() -> Reader:
+    """What `fedlga watch` and `fedlga fleet monitor` follow: rounds.jsonl and experiment.toml, while others write."""
+    from fedlga.experiments.monitor import RunTotals, count_devices
+    from fedlga.report.watch.feed import Feed
+
+    source = run_folder("rounds")
+    lines = (source / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+
+    def make(m: Mutator) -> tuple[str, str]:
+        if m.rng.randrange(4) == 0:
+            return "experiment.toml", m.toml((source / "experiment.toml").read_text(encoding="utf-8"))
+        index = m.rng.randrange(len(lines))
+        return "rounds.jsonl", "\n".join([*lines[:index], m.json(lines[index]), *lines[index + 1 :]]) + "\n"
+
+    def read(file: tuple[str, str], folder: Path) -> None:
+        copy = copy_with(source, *file, folder)
+        feed = Feed([copy.parent])
+        feed.read_since("", 0, 0).encode()
+        (feed.describe_devices(0) or "").encode()
+        totals = RunTotals()
+        totals.read(copy / "rounds.jsonl")
+        if totals.last is not None:
+            count_devices(totals.last)
+            json.dumps([totals.metrics, totals.devices, totals.last.seconds + totals.seconds])
+
+    record = json.loads(lines[0])
+    changes = [{"steps": [1]}, {"steps_asked": []}, {"seconds": 10**400}, {"device_seconds": {"0": None}}]
+    changes += [{"note": "\ud800"}, {"scales": {"0": 10**400}}, {"accuracy": 10**400}, {"bytes_up": 10**400}]
+    changes += [
+        {"used": 5},
+        {"metrics": []},
+        {"staleness": {"0": None}},
+        {"devices": [10**400]},
+        {"refused": {"0": None}},
+    ]
+    corners = [("rounds.jsonl", json.dumps({**record, **change}) + "\n") for change in changes]
+    corners += [("rounds.jsonl", deep("[", "]") + "\n"), ("experiment.toml", "")]
+    return Reader("watch and monitor", make, read, corners, cost=2)
+
+
+@reader
+def tracked_file() -> Reader:
+    """What a tracker finds in the folder of a run that is continued."""
+    from fedlga.experiments.records import read_records
+    from fedlga.experiments.tracking import Tracking
+    from fedlga.trackers.csv_file import CsvFile
+
+    record = read_records(run_folder("rounds"))[1]
+    text = "round,accuracy,loss\n1,0.5,1.0\n2,0.6,0.9\n"
+
+    def read(text: str, folder: Path) -> None:
+        write(folder / "tracked.csv", text)
+        tracking = Tracking([CsvFile()], fail)
+        tracking.start(small_experiment(), folder, 1)
+        tracking.log(record)
+
+    def fail(words: str) -> None:  # it refuses at the start, or works
+        raise AssertionError(words)
+
+    corners = ["", "round\n", "a\n1\n", "round\nx\n", "round\n1,2,3\n", "round,a\n1\n", "\0", HUGE, f"round\n{HUGE}\n"]
+    corners += ["round\n" + "a" * 200_000 + "\n", '"' * 9999, "\ud800"]
+    return Reader("tracked.csv", lambda m: m.text(text), read, corners)
 
 
 @reader

@@ -134,12 +134,21 @@ def edit_manifest(folder: Path) -> None:
     file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
 
 
+def say_it_is_of_the_layout_before(folder: Path) -> None:
+    """Flip one bit: that layout has no checksums."""
+    file = folder / "server.safetensors"
+    content = file.read_bytes()
+    assert content.count(b'"layout":"3"') == 1
+    file.write_bytes(content.replace(b'"layout":"3"', b'"layout":"2"'))
+
+
 DAMAGES = {
     "a bit of the weights": (lambda f: flip_last_byte(f, "server.safetensors"), "server.safetensors does not match"),
     "a memory is missing": (remove_memory, r"devices/\d+.safetensors is missing"),
     "a memory too many": (add_memory, "devices/999.safetensors does not belong to it"),
     "memories exchanged": (exchange_memories, r"devices/\d+.safetensors does not match its checksum"),
     "the manifest edited": (edit_manifest, "manifest.json does not match its checksum"),
+    "the layout before": (say_it_is_of_the_layout_before, "server.safetensors does not match its checksum"),
     "the manifest is missing": (lambda f: (f / "manifest.json").unlink(), "manifest.json cannot be read"),
     "the manifest is a list": (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
     "the manifest is deep": (lambda f: (f / "manifest.json").write_text("[" * 100_000), "manifest.json cannot be read"),
@@ -164,6 +173,27 @@ def test_the_checkpoint_before_a_damaged_one_counts(damage, copied, tmp_path):
     resume(copied)
     fedlga.run(SMALL.changed({"method": "scaffold"}), tmp_path / "whole")
     assert_same_state(tmp_path / "whole", copied)
+
+
+def test_the_checkpoint_that_counts_stays_until_the_next_is_whole(copied, monkeypatch):
+    """A save that is killed at its first rename leaves one to continue from, even if it went on from an older one."""
+    shutil.copytree(copied / "checkpoint", copied / "checkpoint.old")
+    flip_last_byte(copied / "checkpoint", "server.safetensors")
+    replace = Path.replace
+
+    def die(self, target):
+        if self.name in ("checkpoint", "checkpoint.new"):
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    resumed = run_and_record(load_for_resume(copied, {}), copied, resume=True)
+    next(resumed)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            resumed.close()
+    assert (copied / "checkpoint.damaged").is_dir()
+    assert [record.round for record in resume(copied)] == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +237,17 @@ def test_rounds_after_the_checkpoint_are_put_aside(copied):
     later = lines.splitlines(keepends=True)[-1].replace(b'"round": 2', b'"round": 3')
     (copied / "rounds.jsonl").write_bytes(lines + later + b'{"round": 4, "cut off')
     resume(copied)
-    assert (copied / "rounds.aside.jsonl").read_bytes() == later + b'{"round": 4, "cut off'
+    assert (copied / "rounds.aside.jsonl").read_bytes() == later + b'{"round": 4, "cut off\n'
     assert (copied / "rounds.jsonl").read_bytes().startswith(lines)
+
+
+def test_what_was_put_aside_before_stays_there(copied):
+    """Of a run that was continued twice from an early checkpoint, it may hold the only record of what was done."""
+    (copied / "rounds.aside.jsonl").write_bytes(b"first\n")
+    lines = (copied / "rounds.jsonl").read_bytes()
+    (copied / "rounds.jsonl").write_bytes(lines + b"second")
+    resume(copied)
+    assert (copied / "rounds.aside.jsonl").read_bytes() == b"first\nsecond\n"
 
 
 def test_unknown_fields_of_records_are_still_there_after_a_resume(copied):

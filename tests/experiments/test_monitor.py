@@ -89,6 +89,18 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_counted_anew(fleet):
     assert 'fedlga_seconds_total{run="r"} 2.0' in monitor.render()
 
 
+@pytest.mark.parametrize("change", [{"used": 5}, {"seconds": "1"}, {"round": 10**30}, {"steps": []}])
+def test_a_line_that_is_no_record_does_not_count(fleet, change):
+    run, monitor = fleet / "superlink" / "runs" / "r", Monitor(fleet)
+    add_round(run, FIRST)
+    before = monitor.render()
+    with (run / "rounds.jsonl").open("a") as lines:
+        lines.write(json.dumps({**replace(FIRST, round=2).as_dict(), **change}) + "\n" + "[" * 100_000 + "\n")
+    after = monitor.render()
+    changing = "fedlga_last_round_timestamp_seconds"
+    assert [x for x in after.splitlines() if changing not in x] == [x for x in before.splitlines() if changing not in x]
+
+
 def test_every_sample_has_its_type_and_the_format_is_prometheus(fleet):
     add_round(fleet / "superlink" / "runs" / "r", FIRST)
     text = Monitor(fleet).render()

@@ -206,3 +206,38 @@ def test_versions_and_partition_if_the_folder_says(tmp_path, run_folder):
         (tmp_path / "summary.json").write_text(text)
         assert read_partition(tmp_path) is None
         assert read_versions(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"steps": [1]}, "devices, steps and steps_asked are not of one length"),
+        ({"seconds": 10**400}, "a number of more than 30 digits"),
+        ({"bytes_up": -(10**30)}, "a number of more than 30 digits"),
+        ({"staleness": {"0": None}}, "staleness is not of the type"),
+        ({"refused": {"0": None}}, "refused is not of the type"),
+    ],
+)
+def test_what_would_end_a_reader_later_is_refused_with_its_line(tmp_path, content, fields, words):
+    lines = content.splitlines(keepends=True)
+    values = {**json.loads(lines[1]), **fields}
+    (tmp_path / "rounds.jsonl").write_bytes(lines[0] + json.dumps(values).encode() + b"\n")
+    with pytest.raises(BadInput, match=rf"line 2 cannot be read \(record: .*{words}"):
+        read_records(tmp_path)
+
+
+def test_texts_with_many_digits_and_unknown_seconds_are_read(tmp_path, content):
+    """Nodes have numbers of twenty digits; what is not a number is written as null."""
+    values = {**json.loads(content.splitlines()[0]), "note": "node 12345678901234567890"}
+    values |= {"device_seconds": {"1": 2.0, "2": None}, "bounded": {"1": None}, "node": 2**64}
+    (tmp_path / "rounds.jsonl").write_text(json.dumps(values) + "\n")
+    (record,) = read_records(tmp_path)
+    assert record.note == "node 12345678901234567890"
+    assert record.others == {"node": 2**64}
+    assert record.work_seconds == 2.0
+
+
+@pytest.mark.parametrize("count", [-1, 10**20])
+def test_a_partition_that_cannot_be_is_not_read(tmp_path, count):
+    (tmp_path / "partition.json").write_text(json.dumps({"counts": [[3, count]]}))
+    assert read_partition(tmp_path) is None

@@ -143,6 +143,10 @@ def test_a_tracker_that_cannot_start_costs_nothing(tmp_path):
     [
         ("tensorbord", "--track: there is no 'tensorbord'; did you mean 'tensorboard'?"),
         ("csv fil=x", "csv.fil: there is no such field; did you mean 'file'?"),
+        ("csv file=rounds.jsonl", "csv.file: got 'rounds.jsonl'; it takes a name that ends with .csv"),
+        ("csv file=../other.csv", "csv.file: got '../other.csv'; it takes a name that ends with .csv"),
+        ("tensorboard subfolder=checkpoint", "tensorboard.subfolder: got 'checkpoint'; it takes the name of a folder"),
+        ("tensorboard subfolder=../..", "tensorboard.subfolder: got '../..'; it takes the name of a folder"),
         ("wandb mode=of", "wandb.mode: got 'of'; it takes one of online, offline, disabled"),
         ("plugins_for_tests:Pulled", "it takes a class that extends fedlga.core.tracker.Tracker"),
     ],

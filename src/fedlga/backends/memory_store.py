@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from fedlga.backends.shared import SharedFolder
+from fedlga.core.files import sync
 from fedlga.core.settings import BadInput
 from fedlga.core.tensors import load_tensors, save_tensors
 
@@ -36,6 +37,7 @@ class MemoryFile:
 
     folder: Path
     counted: int = NOTHING_YET  # the last round whose update the aggregator used
+    durable: bool = False  # whether it outlives a power cut: a simulation has it in its checkpoints, a node only here
 
     def read(self) -> Memory:
         """Return what the device remembered after the round that counts."""
@@ -55,7 +57,9 @@ class MemoryFile:
     def write(self, round: int, memory: Memory, *, keep_counted: bool = False) -> None:
         """Store what the device remembers after a round; remove other rounds, except the one that counts if asked."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        save_tensors(self._file(round), memory)
+        save_tensors(self._file(round), memory, durable=self.durable)
+        if self.durable:
+            sync(self.folder)
         for file in self.folder.glob("*.safetensors"):
             if int(file.stem) != round and not (keep_counted and int(file.stem) == self.counted):
                 file.unlink(missing_ok=True)

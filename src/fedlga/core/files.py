@@ -14,13 +14,21 @@ from typing import Any
 PROBE_BYTES = 512
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file. An interruption or a power cut leaves the old text or the new one, never half of it."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file. An interruption or a power cut leaves the old content or the new one, never half of it."""
     half = path.with_name(path.name + ".half")
-    half.write_text(text, encoding="utf-8")
+    if isinstance(content, str):
+        half.write_text(content, encoding="utf-8")
+    else:
+        half.write_bytes(content)
+    replace_synced(half, path)
+    sync(path.parent)
+
+
+def replace_synced(half: Path, path: Path) -> None:
+    """Give a file its name once it is on the disk. A power cut can keep the name of a file, and lose what it holds."""
     sync(half)
     half.replace(path)
-    sync(path.parent)
 
 
 def try_writing(folder: Path) -> None:

@@ -188,13 +188,13 @@ class Record:
     growth: float | None = None  # exponent of the growth law, if completion used one
     agreement: float | None = None  # mean cosine of updates and the same devices' last ones, if completion used it
     clipped: dict[int, str] = field(default_factory=dict[int, str])  # devices whose scale was limited, and why
-    bounded: dict[int, float] = field(default_factory=dict[int, float])  # too long updates: what shortened them
+    bounded: dict[int, float | None] = field(default_factory=dict[int, float | None])  # what shortened long updates
     late: list[int] = field(default_factory=list[int])  # devices whose reply to an earlier round arrived now, unused
     refused: dict[int, str] = field(default_factory=dict[int, str])  # devices whose reply was not valid, and why
     duplicates: dict[int, str] = field(default_factory=dict[int, str])  # devices that another node said it was
     ignored: int = 0  # replies that nobody had asked for
     resting: list[int] = field(default_factory=list[int])  # repeat offenders, which could not be selected
-    device_seconds: dict[int, float] = field(default_factory=dict[int, float])  # at work: simulated, or real
+    device_seconds: dict[int, float | None] = field(default_factory=dict[int, float | None])  # simulated, or real
     staleness: dict[int, int] = field(default_factory=dict[int, int])  # used updates that began earlier: steps since
     wasted: list[int] = field(default_factory=list[int])  # devices that worked, and whose work was thrown away
     steps_wasted: int = 0  # that these did
@@ -216,7 +216,7 @@ class Record:
     @property
     def work_seconds(self) -> float:
         """How long devices were at work, all together."""
-        return sum(self.device_seconds.values())
+        return sum(seconds for seconds in self.device_seconds.values() if seconds is not None)
 
     @property
     def steps_done(self) -> int:

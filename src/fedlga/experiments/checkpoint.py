@@ -28,6 +28,7 @@ EARLIER = "earlier."  # begins the names of weights that devices at work began f
 LAYOUT = "3"  # of the files: which vectors there are, what policies remember, what the manifest says
 WITHOUT_MANIFEST = "2"  # the layout before it
 MANIFEST, SERVER, DEVICES = "manifest.json", "server.safetensors", "devices"
+ASIDE = "checkpoint.damaged"  # where one is put of which the one before is continued
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,20 @@ def load_checkpoint(
     """Return the state to continue from, and restore the devices; `start` if there is no checkpoint yet.
 
     Also return what a reader should know, in words: for example that another version of torch made it. If a checkpoint
-    is damaged and the one before it is still there, that one counts.
+    is damaged and the one before it is still there, that one counts, and the damaged one is put aside.
     """
-    there = [c for name in ("checkpoint", "checkpoint.old") if (c := folder / name).is_dir()]
-    for place in there[:-1]:
+    current, old = folder / "checkpoint", folder / "checkpoint.old"
+    if current.is_dir() and old.is_dir():
         try:
-            return _load(folder, place, start, backend, origin)
+            return _load(folder, current, start, backend, origin)
         except Damaged:
-            continue
-    return _load(folder, there[-1], start, backend, origin) if there else (start, [])
+            loaded = _load(folder, old, start, backend, origin)
+        # Else the next save would remove the one that is whole before it has put a new one in its place.
+        shutil.rmtree(folder / ASIDE, ignore_errors=True)
+        current.replace(folder / ASIDE)
+        return loaded
+    place = current if current.is_dir() else old
+    return _load(folder, place, start, backend, origin) if place.is_dir() else (start, [])
 
 
 class Damaged(BadInput):
@@ -176,9 +182,10 @@ def _load(
             yield int(file.stem), load(file)[0]
 
     vectors, metadata = load(place / SERVER)
-    if metadata.get("layout") == WITHOUT_MANIFEST:
+    # A checkpoint that has a manifest has to match it: a flipped bit can make one layout of another.
+    if metadata.get("layout") == WITHOUT_MANIFEST and not (place / MANIFEST).exists():
         words = ["the checkpoint is of an earlier version, without checksums"]
-    elif metadata.get("layout") == LAYOUT:
+    elif metadata.get("layout") in (LAYOUT, WITHOUT_MANIFEST):
         words = _check(folder, place, origin)
     else:
         raise BadInput(f"--resume: the checkpoint in {str(folder)!r} is of another version; start the run again")

@@ -23,7 +23,7 @@ from fedlga.backends.flower.fleet_settings import LOOPBACK, FleetSettings
 from fedlga.backends.flower.flower_private import read_nodes
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
-from fedlga.experiments.records import ROUNDS
+from fedlga.experiments.records import ROUNDS, UNREADABLE, parse_line
 
 MOST_RUNS = 20  # that are shown, the newest: each is a set of time series
 ANSWER_SECONDS = 3.0  # that the SuperLink has to say that it is well
@@ -69,8 +69,8 @@ class RunTotals:
                 if not line.endswith(b"\n"):
                     break
                 self.position += len(line)
-                with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):  # read_run names such a line
-                    self._add(Record.from_dict(json.loads(line)))
+                with contextlib.suppress(*UNREADABLE):  # read_run names such a line
+                    self._add(parse_line(line))
 
     def _add(self, record: Record) -> None:
         self.rounds, self.last = record.round, record

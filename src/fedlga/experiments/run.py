@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SECONDS = 30.0  # between checkpoints: a killed run loses at most this, and the round it was in
 TASK = "task.py"
-ASIDE = "rounds.aside.jsonl"  # rounds after the checkpoint that a run was continued from; the last time
+ASIDE = "rounds.aside.jsonl"  # rounds after the checkpoints that a run was continued from, one time after the other
 MOST_DEVICES_LISTED = 1000  # partition.json is not written for more
 MAY_CHANGE = (
     "rounds",
@@ -329,8 +329,7 @@ def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:
             counts = [[len(part)] for part in split.parts] if split.held is None else split.held.tolist()
             write_atomically(folder / PARTITION, json.dumps({"counts": counts}) + "\n")
         if e.task is not None and Path(e.task).is_file():
-            shutil.copyfile(e.task, folder / f"{TASK}.half")
-            (folder / f"{TASK}.half").replace(folder / TASK)
+            write_atomically(folder / TASK, Path(e.task).read_bytes())
         write_atomically(folder / INPUTS, describe_inputs(e, split).as_text())
         write_atomically(folder / EXPERIMENT, e.to_toml())
     except OSError as error:
@@ -404,7 +403,10 @@ def _resume(
             lines.seek(end)
             after = lines.read()
         if after:
-            write_atomically(folder / ASIDE, after.decode("utf-8", "replace"))
+            with (folder / ASIDE).open("ab") as aside:  # what was put there before may be all that is left of it
+                aside.write(after if after.endswith(b"\n") else after + b"\n")
+            sync(folder / ASIDE)
+            sync(folder)
             os.truncate(folder / ROUNDS, end)
     write_atomically(folder / EXPERIMENT, e.to_toml())
     return state, words

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 from fedlga.core.files import format_csv, write_atomically
-from fedlga.core.settings import setting
+from fedlga.core.settings import BadInput, setting
 from fedlga.core.tracker import TrackedRun, Tracker
 
 
@@ -17,7 +18,12 @@ from fedlga.core.tracker import TrackedRun, Tracker
 class CsvFile(Tracker):
     """A table in the run folder, a row a round: for spreadsheets."""
 
-    file: str = setting("tracked.csv", "name of the file in the run folder")
+    file: str = setting("tracked.csv", "name of the file in the run folder; it ends with .csv")
+
+    def check(self) -> None:  # noqa: D102
+        # It is written anew each round: no file of the run itself, and none elsewhere, may have its name.
+        if Path(self.file).name != self.file or not self.file.endswith(".csv"):
+            raise BadInput(f"csv.file: got {self.file!r}; it takes a name that ends with .csv, without a folder")
 
     def start(self, run: TrackedRun) -> None:  # noqa: D102
         self._path = run.folder / self.file

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
-from fedlga.core.settings import setting
+from fedlga.core.settings import BadInput, setting
 from fedlga.core.tracker import TrackedRun, Tracker, import_package
 
 
@@ -18,6 +19,9 @@ class TensorBoard(Tracker):
     subfolder: str = setting("tensorboard", "folder of the event files, in the run folder")
 
     def check(self) -> None:  # noqa: D102
+        name = self.subfolder
+        if Path(name).name != name or name in ("", "..") or name.startswith("checkpoint"):  # those are the run's
+            raise BadInput(f"tensorboard.subfolder: got {name!r}; it takes the name of a folder in the run folder")
         import_package("tensorboard", "tensorboard")
 
     def start(self, run: TrackedRun) -> None:  # noqa: D102

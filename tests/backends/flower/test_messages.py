@@ -65,7 +65,7 @@ def test_an_update_arrives_as_it_was_sent():
 
 @pytest.mark.parametrize(
     ("scaled", "length", "refused"),
-    [(2.0, 3.0, False), (1.0, 0.0, False), (2.1, 3.0, True), (0.5, 3.0, True), (2.0, -1.0, True)],
+    [(2.0, 3.0, False), (1.0, 0.0, False), (2.1, 3.0, True), (0.5, 3.0, True), (2.0, -1.0, True), (2.0, 1e308, True)],
 )
 def test_what_a_device_says_of_completing_itself(scaled, length, refused):
     """One of four steps with exponent 1/2: it may multiply by 4^(1/2) = 2 at most, and not shorten what it sends."""

@@ -37,13 +37,29 @@ def context(**config):
 def test_the_memory_is_where_the_node_says_or_in_the_users_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     own = own_memory_file(context(device=3, **{"state-dir": str(tmp_path / "mine")}), "abc", 4)
-    assert own == MemoryFile(tmp_path / "mine" / "abc", 4)
+    assert own == MemoryFile(tmp_path / "mine" / "abc", 4, durable=True)
     state = tmp_path / "state" / "fedlga"
     assert own_memory_file(context(device=3), "abc", 4).folder == state / "device-3" / "abc"
     assert own_memory_file(context(**{"partition-id": 2}), "abc", 4).folder == state / "device-2" / "abc"
     assert own_memory_file(context(), "abc", 4).folder == state / "device-77" / "abc"
     monkeypatch.delenv("XDG_STATE_HOME")
     assert own_memory_file(context(device=3), "abc", 4).folder.is_relative_to(Path.home() / ".local" / "state")
+
+
+def test_what_a_node_remembers_is_on_the_disk_before_the_round_before_goes(tmp_path, monkeypatch):
+    """A node of which the power was cut would have a memory of zeros, and refuse all work from then on."""
+    own = own_memory_file(context(device=3, **{"state-dir": str(tmp_path)}), "abc", 1)
+    own.write(1, {"v": torch.ones(2)})
+    synced: list[tuple[str, bool]] = []
+
+    def note(path):
+        synced.append((path.name, (tmp_path / "abc" / "1.safetensors").exists()))
+
+    monkeypatch.setattr("fedlga.core.files.sync", note)
+    monkeypatch.setattr("fedlga.core.tensors.sync", note)
+    monkeypatch.setattr("fedlga.backends.memory_store.sync", note)
+    own.write(2, {"v": torch.ones(2)})
+    assert synced == [("2.safetensors.half", True), ("abc", True)]
 
 
 def test_a_run_cannot_name_a_folder_elsewhere():

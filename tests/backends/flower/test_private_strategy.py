@@ -125,7 +125,8 @@ def test_clients_without_the_mod_are_left_out(caplog):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(SCALED, 5.0), (SCALED, 0.1), (SCALED, math.nan), (LENGTH, -1.0), (LENGTH, math.inf)]
+    ("name", "value"),
+    [(SCALED, 5.0), (SCALED, 0.1), (SCALED, math.nan), (LENGTH, -1.0), (LENGTH, math.inf), (LENGTH, 1e308)],
 )
 def test_a_client_cannot_claim_what_it_was_not_told(name, value, caplog):
     """One of four steps: more than a factor of 4 was never allowed."""

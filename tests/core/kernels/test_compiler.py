@@ -51,3 +51,14 @@ def test_a_compiler_that_fails_counts_as_none(tmp_path, monkeypatch, script, sou
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert compiler.load_library.__wrapped__(source) is None
     assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def test_what_was_compiled_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """A power cut can keep a name and lose the content; a library of zeros would never be made again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }")
+    synced: list[bytes] = []
+    monkeypatch.setattr("fedlga.core.files.sync", lambda path: synced.append(path.read_bytes()))
+    library = compiler.load_library.__wrapped__(tmp_path / "one.c")
+    assert library.one() == 1
+    assert synced == [file.read_bytes() for file in tmp_path.glob("cache/fedlga/kernels/*.so")]

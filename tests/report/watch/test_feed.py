@@ -102,6 +102,17 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path):
     assert len(answer["unreadable"]) == 1 and "bad" in answer["unreadable"][0]
 
 
+@pytest.mark.parametrize(
+    "change", [{"steps": [1]}, {"seconds": 10**400}, {"scales": {"0": 10**400}}, {"staleness": {"0": None}}]
+)
+def test_one_damaged_run_does_not_hide_the_others(tmp_path, change):
+    bad = start_run(tmp_path / "bad")
+    (bad / "rounds.jsonl").write_text(json.dumps({**make_record().as_dict(), **change}) + "\n")
+    append_records(start_run(tmp_path / "good"), make_record())
+    answer = ask(Feed([tmp_path]))
+    assert [(run["round"], run["state"]) for run in answer["runs"]] == [(0, "damaged"), (1, "stopped")]
+
+
 def test_what_is_no_folder(tmp_path):
     with pytest.raises(BadInput, match=r"DIR: '.*nowhere' is no folder"):
         Feed([tmp_path / "nowhere"])

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedlga.core.aggregator import BUFFERS
 from fedlga.core.completion.private import scale_own
+from fedlga.core.guard import LONGEST
 from fedlga.core.settings import BadInput
 from fedlga.core.text import clean_text
 from fedlga.core.types import Assignment, Update
@@ -105,7 +106,7 @@ def unpack_update(content: RecordDict, assignment: Assignment, uploads: tuple[st
         raise Refused(f"it claims {numbers['steps']:g} steps, and was asked for {assignment.steps}")
     if private:
         most = scale_own(replace(assignment, longest=None), int(numbers["steps"]), numbers["length"])
-        if numbers["length"] < 0 or not 1 <= numbers["scaled"] <= most * (1 + TOLERANCE):
+        if not 0 <= numbers["length"] <= LONGEST or not 1 <= numbers["scaled"] <= most * (1 + TOLERANCE):
             raise Refused(f"it says scaled {numbers['scaled']:g} and length {numbers['length']:g}")
     names = ["delta", *uploads, *(["truth"] if assignment.audit and numbers["steps"] < assignment.steps_asked else [])]
     lengths = dict.fromkeys(names, len(assignment.w))

@@ -34,4 +34,5 @@ def own_memory_file(context: Context, run: str, counted: int) -> MemoryFile:
     default = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedlga"
     # By the device's number, if it has one: a node without a key gets a new id at every start.
     device = config.get("device", config.get("partition-id", context.node_id))
-    return MemoryFile((Path(str(state)) if state else default / f"device-{device}") / run, counted)
+    folder = (Path(str(state)) if state else default / f"device-{device}") / run
+    return MemoryFile(folder, counted, durable=True)

@@ -19,6 +19,7 @@ from fedlga.backends.flower.messages import TOLERANCE, Refused
 from fedlga.backends.flower.own_completion import EXPONENT, LENGTH, LONGEST, MOMENTUM, SCALED
 from fedlga.backends.flower.strategies import FedLGA, flatten, select_floats
 from fedlga.core.completion.private import LAW, Instruction
+from fedlga.core.guard import LONGEST as MOST_LENGTH
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Contribution, Update
 
@@ -76,7 +77,7 @@ class PrivateFedLGA(FedLGA):
         numbers = next(iter(reply.content.metric_records.values()))
         scaled, length = (_read(numbers, name) for name in (SCALED, LENGTH))
         most = replace(self._told, longest=None).find_scale(work.steps, work.asked or 0, length, self._momentum)
-        if length < 0 or not 1 <= scaled <= most * (1 + TOLERANCE):
+        if not 0 <= length <= MOST_LENGTH or not 1 <= scaled <= most * (1 + TOLERANCE):
             raise Refused(f"it says {SCALED} {scaled:g} and {LENGTH} {length:g}")
         return replace(update, scaled=scaled, length=length), work
 

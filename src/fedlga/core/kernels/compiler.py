@@ -16,6 +16,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from fedlga.core.files import replace_synced
+
 FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
 
 
@@ -42,7 +44,7 @@ def _compile(source: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as half:
             command = [*compiler, *FLAGS, "-o", str(Path(half) / name), str(source), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=300)  # noqa: S603
-            (Path(half) / name).replace(file)
+            replace_synced(Path(half) / name, file)  # one of zeros could not be loaded, nor would it be made again
     return file
 
 
