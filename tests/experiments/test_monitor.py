@@ -14,8 +14,8 @@ import pytest
 from fedlga.backends.flower.deployment import init
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
+from fedlga.experiments.folder import hold_folder
 from fedlga.experiments.monitor import HELP, Monitor, is_going_on, make_server
-from fedlga.experiments.run import hold_folder
 from trials import free_ports
 
 FIRST = Record(

@@ -12,8 +12,8 @@ import pytest
 
 from fedlga.core.settings import BadInput
 from fedlga.experiments import retention
+from fedlga.experiments.folder import hold_folder
 from fedlga.experiments.retention import prune_runs
-from fedlga.experiments.run import hold_folder
 
 
 def make_run(parent, name, age, *, finished=True):
@@ -53,7 +53,7 @@ def test_a_run_that_goes_on_is_never_removed(tmp_path):
     """Another process holds its folder, as a run does."""
     folder = make_run(tmp_path, "going", 5)
     program = (
-        "import sys, pathlib\nfrom fedlga.experiments.run import hold_folder\n"
+        "import sys, pathlib\nfrom fedlga.experiments.folder import hold_folder\n"
         "with hold_folder(pathlib.Path(sys.argv[1])) as held:\n    print(held, flush=True)\n    sys.stdin.read()\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -18,10 +18,11 @@ from fedlga.backends.pool.workers import Workers
 from fedlga.core.settings import BadInput
 from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.folder import check_free
 from fedlga.experiments.measures import summarise_run
 from fedlga.experiments.presets import preset
 from fedlga.experiments.records import read_run
-from fedlga.experiments.run import check_free, load_for_resume, remove_weights, run_and_record
+from fedlga.experiments.run import load_for_resume, remove_weights, run_and_record
 from fedlga.experiments.simulation import fit_experiment, load_data
 from fedlga.learning.evaluation import TestSet
 from run_folders import assert_same_state, read_everything, read_lines_without_seconds, read_weights

@@ -84,6 +84,21 @@ def test_a_name_may_stand_for_a_list_of_one(tmp_path):
             lambda: fedlga.tune(SMALL, grid={"lr": [0.1]}, methods="fedavg", held_out="0-4"),
             "held_out: got '0-4'; it takes a list of whole numbers",
         ),
+        (lambda: fedlga.compare(SMALL, methods=3), "methods: got 3; it takes a name or a list of names"),
+        (lambda: fedlga.compare(SMALL, stragglers=["keep", None]), "stragglers: got ['keep', None]; it takes a name"),
+        (lambda: fedlga.compare(SMALL, arms=[3]), "arms: got [3]; it takes texts: 'fedavg keep lr=0.1'"),
+        (lambda: fedlga.compare(SMALL, arms=3), "arms: got 3; it takes texts"),
+        (
+            lambda: fedlga.tune(SMALL, grid={"lr": [0.1]}, methods="fedavg", widen="a"),
+            "widen: got 'a'; it takes a whole number of at least 0",
+        ),
+        (
+            lambda: fedlga.tune(SMALL, grid={"lr": [0.1]}, methods="fedavg", workers=-1),
+            "workers: got -1; it takes a whole number of at least 0",
+        ),
+        (lambda: fedlga.frame(3), "frame: got 3; it takes records, such as fedlga.load(DIR).records"),
+        (lambda: fedlga.run(SMALL, "r.pdf"), "'r.pdf'; it takes a folder, for several files"),
+        (lambda: fedlga.run(SMALL, ""), "--out: got ''; it takes the name of a folder"),
     ],
 )
 def test_a_wrong_call_is_refused_in_a_line(tmp_path, monkeypatch, call, message):

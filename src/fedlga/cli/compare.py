@@ -10,7 +10,6 @@ import click
 from fedlga.cli.interrupts import Interrupts, quote, report_stop
 from fedlga.cli.options import (
     arm_options,
-    check_folder,
     collect_changes,
     count,
     experiment_options,
@@ -79,9 +78,9 @@ def compare(
         start,
         write_tables,
     )
+    from fedlga.experiments.folder import check_free, choose_folder
     from fedlga.experiments.parsing import parse_seeds
     from fedlga.experiments.records import read_summary
-    from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.simulation import load_data, worker_count
     from fedlga.experiments.tables import NOTE, has_targets
     from fedlga.experiments.tracking import Tracking, make_trackers
@@ -115,7 +114,7 @@ def compare(
                 seeds=seeds,
                 more_arms=[parse_arm(text) for text in arm_texts],
             )
-        folder = check_folder(out) or new_folder("comparisons", "comparison")
+        folder = choose_folder(out, "comparisons", "comparison")
     runs = plan.runs(folder)
     experiments = [e for _, e, _ in runs]
     if resume is None:

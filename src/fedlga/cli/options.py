@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from fedlga.experiments.config import Experiment
 
 Command = Callable[..., Any]
-# What is no name of a folder: --out of a run takes one.
-FILE_SUFFIXES = (
-    *(".csv", ".gz", ".htm", ".html", ".jpg", ".json", ".jsonl", ".md", ".pdf", ".png", ".pt", ".pth"),
-    *(".py", ".safetensors", ".svg", ".tex", ".toml", ".txt", ".xlsx", ".yaml", ".yml", ".zip"),
-)
 
 
 def experiment_options(command: Command) -> Command:
@@ -180,13 +175,6 @@ def collect_changes(flags: dict[str, Any], sets: tuple[str, ...]) -> dict[str, A
 def split_list(text: str | None) -> list[str]:
     """Return the words of a list, with commas or spaces between them."""
     return [word for part in text.split(",") for word in part.split() or [""]] if text else []
-
-
-def check_folder(out: Path | None) -> Path | None:
-    """Return --out; BadInput if it looks like a file: what is written there is a folder."""
-    if out is not None and out.suffix.lower() in FILE_SUFFIXES and not out.is_dir():
-        raise BadInput(f"--out: got {str(out)!r}; it takes a folder, for several files")
-    return out
 
 
 def check_suffix(out: Path, *suffixes: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from fedlga.cli.completion import complete_names
 from fedlga.cli.interrupts import Interrupts, quote, report_stop
-from fedlga.cli.options import check_folder, collect_changes, experiment_options, folder_options, start_from
+from fedlga.cli.options import collect_changes, experiment_options, folder_options, start_from
 from fedlga.core.settings import BadInput
 
 
@@ -49,8 +49,9 @@ def run(
     """
     from fedlga.cli.terminal import Display, describe_experiment, describe_task, make_run_table
     from fedlga.core.process import keep_freed_memory
+    from fedlga.experiments.folder import check_free, choose_folder
     from fedlga.experiments.records import count_rounds, read_run
-    from fedlga.experiments.run import check_free, load_for_resume, new_folder, run_and_record
+    from fedlga.experiments.run import load_for_resume, run_and_record
     from fedlga.experiments.simulation import fit_experiment, load_data
     from fedlga.experiments.superlink import submit
     from fedlga.experiments.tracking import Tracking, make_trackers
@@ -70,7 +71,7 @@ def run(
         chosen, folder = load_for_resume(resume, changes), resume
     else:
         chosen = start_from(experiment, preset).changed(changes)
-        folder = check_folder(out) or new_folder("runs", f"{chosen.method}-{chosen.subject}-seed{chosen.seed}")
+        folder = choose_folder(out, "runs", f"{chosen.method}-{chosen.subject}-seed{chosen.seed}")
     if resume is None:
         check_free(folder)
     done = count_rounds(folder) if resume is not None else 0

@@ -12,7 +12,6 @@ import click
 from fedlga.cli.interrupts import Interrupts, find_code, quote
 from fedlga.cli.options import (
     arm_options,
-    check_folder,
     collect_changes,
     count,
     experiment_options,
@@ -70,9 +69,9 @@ def tune(
     from fedlga.experiments.compare import find_metric, read_summaries
     from fedlga.experiments.config import BETTER, Experiment
     from fedlga.experiments.criteria import check_by, find_criterion
+    from fedlga.experiments.folder import check_free, choose_folder
     from fedlga.experiments.paired import compare_arms, write_paired
     from fedlga.experiments.parsing import parse_seeds
-    from fedlga.experiments.run import check_free, new_folder
     from fedlga.experiments.search import MOST_WIDENINGS
     from fedlga.experiments.simulation import load_data
     from fedlga.experiments.studies import check_criterion
@@ -110,7 +109,7 @@ def tune(
             held_out=list(parse_seeds(held_out_text or "0-4", "--held-out")),
             widenings=MOST_WIDENINGS if widen is None else widen,
         )
-        folder = check_folder(out) or new_folder("tunings", "tuning")
+        folder = choose_folder(out, "tunings", "tuning")
         check_free(folder)
     display = Display()
     try:

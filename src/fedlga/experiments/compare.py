@@ -15,9 +15,10 @@ from fedlga.core.settings import BadInput, read_toml
 from fedlga.core.types import Record
 from fedlga.experiments.arms import Arm, check_different, pair_arms
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.folder import check_free
 from fedlga.experiments.measures import Measure, list_measures
 from fedlga.experiments.records import EXPERIMENT, read_run, read_summary
-from fedlga.experiments.run import check_free, run_and_record
+from fedlga.experiments.run import run_and_record
 from fedlga.experiments.statistics import half_interval
 from fedlga.experiments.tables import format_latex, format_markdown, make_cells
 

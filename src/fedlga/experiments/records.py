@@ -261,6 +261,9 @@ def read_partition(folder: Path) -> list[list[int]] | None:
 
 def make_frame(records: Sequence[Record]) -> pd.DataFrame:
     """Return records as a pandas DataFrame, a row a round."""
+    given: Any = records
+    if not isinstance(given, Sequence) or not all(isinstance(r, Record) for r in cast("Sequence[Any]", given)):
+        raise BadInput(f"frame: got {given!r}; it takes records, such as fedlga.load(DIR).records")
     try:
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from fedlga.core.settings import BadInput
+from fedlga.experiments.folder import hold_folder
 from fedlga.experiments.records import EXPERIMENT, ROUNDS, SUMMARY
-from fedlga.experiments.run import hold_folder
 
 
 def prune_runs(

@@ -33,6 +33,7 @@ from fedlga.core.tensors import save_tensors
 from fedlga.core.types import Record, ServerState
 from fedlga.experiments.checkpoint import Origin, load_checkpoint, save_checkpoint
 from fedlga.experiments.config import Experiment
+from fedlga.experiments.folder import check_free, choose_folder, lock_folder
 from fedlga.experiments.measures import EndWatch, find_versions, summarise_run
 from fedlga.experiments.prediction import INPUTS, describe_inputs
 from fedlga.experiments.records import (
@@ -95,7 +96,7 @@ def run(
     if resume and out is None:
         raise BadInput("resume: got it without a folder; it takes the folder of a run")
     e = bind_task(experiment, task)
-    folder = new_folder("runs", f"{e.method}-{e.subject}-seed{e.seed}") if out is None else Path(out)
+    folder = choose_folder(out, "runs", f"{e.method}-{e.subject}-seed{e.seed}")
     for _ in record_rounds(experiment, folder, resume=resume, task=task, data_dir=data_dir, track=track):
         pass
     return read_run(folder)
@@ -135,16 +136,6 @@ def _find_changes(experiment: Experiment, folder: Path) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value != getattr(before, name) and value is not None}
 
 
-def new_folder(parent: str, name: str) -> Path:
-    """Return a folder name that is not taken."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")
-    folder, count = Path(parent) / stem, 1
-    while folder.exists():
-        count += 1
-        folder = Path(parent) / f"{stem}-{count}"
-    return folder
-
-
 def run_and_record(
     experiment: Experiment,
     folder: Path,
@@ -178,7 +169,7 @@ def run_and_record(
     opening = simulation or simulate(
         e, task=task, data_dir=data_dir, data=data, workers=workers, progress=progress, grid=grid
     )
-    with opening as opened, _lock(folder, new=not resume):
+    with opening as opened, lock_folder(folder, new=not resume):
         e = opened.experiment
         origin = _find_origin(e, opened)
         words = list[str]()  # for the first record of a run that is continued
@@ -228,33 +219,6 @@ def run_and_record(
                 tracking.end(_summarise_if_readable(folder, e))
 
 
-def check_free(folder: Path) -> None:
-    """Raise BadInput unless a new run can have this folder, and it can be written. Nothing is created."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise BadInput(f"--out: {str(folder)!r} is a file; it takes a folder")
-        for ours in (EXPERIMENT, ROUNDS, "comparison.toml", "tuning.toml"):
-            if (folder / ours).exists():
-                raise BadInput(f"--out: {str(folder)!r} already holds another run; take another folder, or --resume it")
-        if (other := _find_run_below(folder)) is not None:
-            raise BadInput(
-                f"--out: {str(folder)!r} holds other runs, such as {str(other.relative_to(folder))!r}; "
-                f"take a folder of its own, such as {str(folder / 'NAME')!r}"
-            )
-        try_writing(folder)
-    except OSError as error:
-        raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
-
-
-def _find_run_below(folder: Path) -> Path | None:
-    """Return a run that is inside a folder, as deep as runs and comparisons are kept; None if there is none."""
-    for pattern in ("*", "*/*"):
-        for file in folder.glob(f"{pattern}/{EXPERIMENT}"):
-            if (file.parent / ROUNDS).exists():  # else it is somebody's own file of that name
-                return file.parent
-    return None
-
-
 def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
     """Return the experiment of a folder to continue; only what does not change the past may be changed."""
     if not (folder / EXPERIMENT).is_file():
@@ -279,47 +243,6 @@ def load_for_resume(folder: Path, changes: Mapping[str, Any]) -> Experiment:
     except OSError as error:
         raise BadInput(f"--resume: cannot write to {str(folder)!r} ({error.strerror})") from error
     return changed
-
-
-class _Taken(BadInput):
-    """Another process works in the folder."""
-
-
-@contextmanager
-def _lock(folder: Path, *, new: bool) -> Generator[None]:
-    """Reserve a run's folder for this process. The system releases it when the process ends, in whatever way."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock: two runs in one folder are not detected there
-        yield
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise BadInput(f"--out: cannot write to {str(folder)!r} ({error.strerror})") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _Taken(f"--out: another process is at work in {str(folder)!r}") from error
-        except OSError:
-            pass  # a file system without locks, such as some network file systems
-        if new:
-            check_free(folder)  # again: another process may have started since
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def hold_folder(folder: Path) -> Generator[bool]:
-    """Keep other processes from working in a run's folder; yield False if one does already."""
-    try:
-        with _lock(folder, new=False):
-            yield True
-    except _Taken:
-        yield False
 
 
 def _create(folder: Path, e: Experiment, simulation: Simulation) -> None:

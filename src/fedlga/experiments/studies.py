@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedlga.core.registry import names_of
 from fedlga.core.settings import BadInput
@@ -14,9 +14,10 @@ from fedlga.experiments.arms import Arm, pair_arms, parse_arm
 from fedlga.experiments.compare import Plan, find_metric, make_table, read_summaries, run_plan, start, write_tables
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.criteria import NO_TARGET, check_by, find_criterion, refuse_slow
+from fedlga.experiments.folder import check_free, choose_folder
 from fedlga.experiments.paired import PairedRow, compare_arms, write_paired
 from fedlga.experiments.records import Run, read_run
-from fedlga.experiments.run import check_free, new_folder, warn
+from fedlga.experiments.run import warn
 from fedlga.experiments.search import MOST_WIDENINGS
 from fedlga.experiments.tables import format_latex, format_markdown, make_cells
 from fedlga.experiments.tracking import Track, Tracking, make_trackers
@@ -128,13 +129,13 @@ def compare(
         raise BadInput("resume: got it without out; it takes the folder of a comparison")
     trackers = make_trackers(track)
     base = bind_task(experiment, task)
-    methods, stragglers = _list_names(methods), _list_names(stragglers)
+    methods, stragglers = _list_names("methods", methods), _list_names("stragglers", stragglers)
     default = ["fedavg"] if stragglers else [] if arms else names_of("method")
-    folder = new_folder("comparisons", "comparison") if out is None else Path(out)
+    folder = choose_folder(out, "comparisons", "comparison")
     if resume:
         plan = Plan.load(folder)
     else:
-        more = [parse_arm(arm) if isinstance(arm, str) else arm for arm in _list_arms(arms)]
+        more = _list_arms(arms)
         plan = Plan(base, {}, methods or default, stragglers, _list_seeds("seeds", seeds), more)
         plan.experiments()  # raises BadInput, if an arm does not fit
         check_free(folder)
@@ -190,14 +191,16 @@ def tune(
     if resume and out is None:
         raise BadInput("resume: got it without out; it takes the folder of a search")
     bind_task(experiment, None)  # raises BadInput, if it is none
+    for what, number in (("widen", widen), ("workers", workers)):
+        _check_whole(what, number)
     make_trackers(track)  # raises BadInput, if one cannot be used here
-    folder = new_folder("tunings", "tuning") if out is None else Path(out)
+    folder = choose_folder(out, "tunings", "tuning")
     if resume:
         plan = TuningPlan.load(folder)
     else:
-        policies = _list_names(stragglers)
-        names = _list_names(methods) or (["fedavg"] if policies else [])
-        more = [parse_arm(arm) if isinstance(arm, str) else arm for arm in _list_arms(arms)]
+        policies = _list_names("stragglers", stragglers)
+        names = _list_names("methods", methods) or (["fedavg"] if policies else [])
+        more = _list_arms(arms)
         chosen = [*pair_arms(names, policies, experiment.stragglers), *more]
         if not chosen:
             raise BadInput("arms: got none; it takes at least one, or methods, or stragglers")
@@ -214,13 +217,30 @@ def tune(
     return Tuning(folder, plan)
 
 
-def _list_names(names: str | Sequence[str]) -> list[str]:
+def _list_names(what: str, names: str | Sequence[str]) -> list[str]:
     """Return names in a list; one text may hold several, as on the command line."""
-    return names.replace(",", " ").split() if isinstance(names, str) else list(names)
+    if isinstance(names, str):
+        return names.replace(",", " ").split()
+    return _list_all(what, names, str, "a name or a list of names")
 
 
-def _list_arms(arms: str | Sequence[str | Arm]) -> list[str | Arm]:
-    return [arms] if isinstance(arms, str) else list(arms)
+def _list_arms(arms: str | Sequence[str | Arm]) -> list[Arm]:
+    listed = _list_all("arms", [arms] if isinstance(arms, str) else arms, (str, Arm), "texts: 'fedavg keep lr=0.1'")
+    return [parse_arm(arm) if isinstance(arm, str) else arm for arm in listed]
+
+
+def _list_all(what: str, given: Any, kinds: type | tuple[type, ...], takes: str) -> list[Any]:
+    """Return a list of these types; BadInput if it is none."""
+    listed = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(value, kinds) for value in listed):
+        raise BadInput(f"{what}: got {given!r}; it takes {takes}")
+    return listed
+
+
+def _check_whole(what: str, number: int) -> None:
+    given: Any = number
+    if not isinstance(given, Integral) or given < 0:
+        raise BadInput(f"{what}: got {given!r}; it takes a whole number of at least 0")
 
 
 def _list_seeds(what: str, seeds: Iterable[int]) -> list[int]:
