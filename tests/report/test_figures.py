@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fedlga.report.figures import (
     collect_curve,
@@ -14,6 +15,7 @@ from fedlga.report.figures import (
     fit_to_lines,
     load_pyplot,
     open_figure,
+    use_percent,
 )
 from fedlga.report.style import METHOD_COLOURS, METHOD_DASHES, METHOD_MARKERS, METHOD_NAMES, method_style, policy_style
 from run_folders import make_record
@@ -93,3 +95,12 @@ def test_the_same_figure_is_the_same_file(tmp_path):
         one, other = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("a", "b"))
         assert one == other
         assert len(one) > 200
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.45, "45%"), (0.15, "15%"), (0.1225, "12.25%"), (1.0, "100%"), (0, "0%")]
+)
+def test_shares_are_written_in_per_cent_without_zeros(share, text):
+    axis = Figure().subplots().yaxis
+    use_percent(axis)
+    assert axis.get_major_formatter()(share, 0) == text

@@ -116,10 +116,12 @@ def draw_band(panel: Any, x: Any, low: Any, high: Any, colour: str) -> None:
 
 
 def use_percent(axis: Any) -> None:
-    """Write the values of an axis, which are shares, in per cent."""
-    from matplotlib.ticker import PercentFormatter
+    """Write the values of an axis, which are shares, in per cent: 45%, not 45.0%."""
 
-    axis.set_major_formatter(PercentFormatter(1, decimals=None))
+    def write(value: float, _: int | None) -> str:
+        return f"{100 * value:.6g}%"
+
+    axis.set_major_formatter(write)
 
 
 def use_whole_numbers(axis: Any) -> None:
