@@ -15,7 +15,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-epochs": {"steps_per_epoch": 0, "lr": 0.01, "rounds": 20, "target": 0.7},
     "cifar10": {**_CIFAR, "dataset": "cifar-10", "target": 0.55},
     "cifar100": {**_CIFAR, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
-    "cifar10-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-10", "target": 0.55},
+    "cifar10-batches": {**_CIFAR, **_BATCHES, "rounds": 3000, "dataset": "cifar-10", "target": 0.55},
     "cifar100-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
     "digits": {
         "dataset": "digits",
