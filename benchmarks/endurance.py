@@ -3,9 +3,8 @@
     .venv/bin/python benchmarks/endurance.py [--rounds 20000] [--out results/endurance]
 
 Each run is a real `fedlga run`; its process is looked at while it runs. `first` is what it held after a tenth of the
-rounds, `half` after half of them, `last` in the last of them, `peak` at most: while data is dealt out at the start, or
-while the summary is made after the last round. What is allocated once shows before `half`; a leak would go on after
-it. A report of each run is made at the end; its seconds are those of the processor.
+rounds, `half` after half of them, `last` at the end, when the summary is made from the numbers of all rounds. What is
+allocated once shows before `half`. A report of each run is made at the end; its seconds are those of the processor.
 """
 
 from __future__ import annotations
@@ -62,11 +61,10 @@ def watch(name: str, arguments: list[str], rounds: int, folder: Path) -> dict[st
         raise SystemExit(f"{name}: fedlga run ended with {process.returncode}")
     spent = time.monotonic() - began
     first, half = (next((row for row in held if row[0] >= rounds * share), held[-1]) for share in (0.1, 0.5))
-    last = [row for row in held if row[0] < rounds][-1]
+    last = [row for row in held if row[2] >= first[2] // 2][-1]  # not while it was ending
     lines = [json.loads(line) for line in records.read_text(encoding="utf-8").splitlines()]
     row: dict[str, Any] = {"run": name, "rounds": len(lines), "seconds": round(spent)}
     row |= {"first_megabytes": round(first[1]), "half_megabytes": round(half[1]), "last_megabytes": round(last[1])}
-    row |= {"peak_megabytes": round(max(row[1] for row in held))}
     row |= {"first_files": first[2], "last_files": last[2]}
     row["milliseconds_a_round"] = round(1000 * sum(line["seconds"] for line in lines[1:]) / (len(lines) - 1), 1)
     return row

@@ -1261,7 +1261,6 @@ def endurance() -> list[Row]:
             "rounds": f"{int(r['rounds']):,}",
             "milliseconds a round": r["milliseconds_a_round"],
             "megabytes": f"{r['first_megabytes']}, {r['half_megabytes']}, {r['last_megabytes']}",
-            "at most": r["peak_megabytes"],
             "open files": f"{r['first_files']}, {r['last_files']}",
             "processor seconds for the report": r["report_seconds"],
         }
