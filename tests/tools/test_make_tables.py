@@ -108,7 +108,7 @@ def test_changed_data_are_noticed(repository):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("nothing", "unknown table 'nothing'; takes one of aggregator, attacks, "),
+        ("nothing", "unknown table 'nothing'; takes one of aggregator, attack-losses, attacks, "),
         ("rounds", "table rounds: missing a required argument: 'folder'"),
         ("rounds folder=policies seeds=3", "table rounds: got an unexpected keyword argument 'seeds'"),
         ("rounds policies", "table rounds: 'policies' is not one argument=value"),
