@@ -69,7 +69,7 @@ def test_compare_and_report(fedlga, line):
     words = ("--methods", "fedavg,fedlga", "--seeds", "0-1", "--rounds", 3, "--out", "c")
     code, out, err = fedlga("compare", line, *words)
     assert (code, err) == (0, "")
-    assert "rounds to rmse 0.9" in out
+    assert " to rmse 0.9 " in out  # the title of a column, below "rounds"
     (first, second) = read_csv("c/comparison.csv")
     runs = [float(run["best_rmse"]) for run in read_csv("c/runs.csv") if run["method"] == "fedavg"]
     assert float(first["best_rmse"]) == pytest.approx(sum(runs) / 2)
