@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedlga.cli.options import count
 from fedlga.core.types import Record
 from fedlga.experiments.config import Experiment
 from fedlga.experiments.measures import format_metric, format_target, metric_format
@@ -147,7 +148,7 @@ def _describe_reached(s: Mapping[str, Any]) -> str:
     if s["rounds_to_target"] is None:
         return "not reached"
     seconds = f"{s['seconds_to_target']:.1f} s, {s['simulated_seconds_to_target']:.0f} simulated s"
-    return f"{_count_rounds(s['rounds_to_target'])}, {seconds}"
+    return f"{count(s['rounds_to_target'], 'round')}, {seconds}"
 
 
 def describe_outcome(summary: Mapping[str, Any]) -> str:
@@ -161,11 +162,7 @@ def describe_outcome(summary: Mapping[str, Any]) -> str:
         return best
     reached = summary["rounds_to_target"]
     target = format_target(metric, summary["target"])
-    return f"{target} " + ("never" if reached is None else f"after {_count_rounds(reached)}") + f", {best}"
-
-
-def _count_rounds(rounds: int) -> str:
-    return f"{rounds} round{'' if rounds == 1 else 's'}"
+    return f"{target} " + ("never" if reached is None else f"after {count(reached, 'round')}") + f", {best}"
 
 
 def make_comparison_table(rows: Sequence[Mapping[str, Any]], e: Experiment, metric: str) -> Table:

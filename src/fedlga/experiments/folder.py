@@ -20,9 +20,12 @@ FILE_SUFFIXES = (
 
 
 def choose_folder(out: str | Path | None, parent: str, name: str) -> Path:
-    """Return the folder that was asked for, or a new one; BadInput if it looks like a file, as several are written."""
-    if out is None:
-        return _find_new_folder(parent, name)
+    """Return the folder that was asked for, or a new one in `parent`."""
+    return _find_new_folder(parent, name) if out is None else check_folder(out)
+
+
+def check_folder(out: str | Path) -> Path:
+    """Return a folder by its name; BadInput if that looks like a file's: several are written."""
     if str(out) == "":
         raise BadInput("--out: got ''; it takes the name of a folder")
     folder = Path(out)

@@ -85,11 +85,12 @@ def rounds(
     if track and out is None:
         raise BadInput("track: got it without out; it takes the folder of a run")
     if out is not None:
-        from fedlga.experiments.folder import choose_folder
+        from fedlga.experiments.folder import check_folder
         from fedlga.experiments.run import record_rounds
 
-        folder = choose_folder(out, "runs", "run")
-        yield from record_rounds(experiment, folder, resume=resume, task=task, data_dir=data_dir, track=track)
+        yield from record_rounds(
+            experiment, check_folder(out), resume=resume, task=task, data_dir=data_dir, track=track
+        )
         return
     with simulate(experiment, task=task, data_dir=data_dir) as simulation:
         end = EndWatch(simulation.experiment)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlga.core.registry import names_of
 from fedlga.core.round import Federation, run_rounds
 from fedlga.core.schedules.base import find_present, select_devices
 from fedlga.core.settings import BadInput
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from fedlga.learning.datasets.sources import Progress
 
 DRAWN_ROUNDS = 200  # in which it is counted who is slow; nothing is trained for it
-POLICIES = ("wait", "drop", "keep", "complete")  # another is a plug-in, of which nothing is known
 TRIAL_ROUNDS = 5  # trained with an audit, to measure the error of completed updates
 
 
@@ -245,7 +245,8 @@ def list_departures(e: Experiment, federation: Federation) -> list[Departure]:
         f"server optimiser {e.server_optimizer}: the theorems are about sgd; eta_g = 1 is assumed": (
             e.server_optimizer != "sgd"
         ),
-        f"policy {e.policy}: the theorems are about updates that are finished or completed": e.policy not in POLICIES,
+        f"policy {e.policy}: the theorems are about updates that are finished or completed": e.policy
+        not in names_of("policy"),
         f"aggregation rule {e.aggregation}: the theorems are about the mean": e.aggregation != "mean",
         f"schedule {e.schedule}: the theorems are about rounds": e.schedule != "rounds",
         "devices train with momentum, AdamW or clipped gradients, and not with plain SGD": bool(
