@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from statistics import median_low
@@ -35,6 +34,7 @@ from fedlga.backends.flower.client_report import (
     read_count,
     read_work,
 )
+from fedlga.backends.flower.evaluations import keep_common_metrics, read_evaluation
 from fedlga.backends.flower.flower_private import (
     find_codes_of_absent_nodes,
     find_logger,
@@ -56,14 +56,12 @@ from fedlga.core.quarantine import find_resting, judge
 from fedlga.core.registry import create, find
 from fedlga.core.round import all_finite
 from fedlga.core.settings import BadInput, settings_of
-from fedlga.core.text import clean_text
 from fedlga.core.types import Contribution, ServerState, Update
 
 if TYPE_CHECKING:
     from fedlga.core.types import Vector
 
 DEADLINE = "deadline"
-LONGEST_NAME = 100  # letters of a metric: names are logged
 MOST_TIMES = 100  # a client that claims more than this times the median full work is refused, unless `steps` is given
 NOT_THERE = find_codes_of_absent_nodes()
 log = find_logger()
@@ -252,7 +250,7 @@ class Unequal(FedAvg):
         if completed:
             log.info("aggregate_train: completed %d of %d updates", len(completed), len(used))
         believed = [reply.content for reply in taken if self._numbers[reply.metadata.src_node_id] in used]
-        metrics = self.train_metrics_aggr_fn(_with_common_metrics(believed), self.weighted_by_key)
+        metrics = self.train_metrics_aggr_fn(keep_common_metrics(believed), self.weighted_by_key)
         metrics["completed"] = len(completed)
         return self._unflatten(self._state.w), metrics
 
@@ -273,7 +271,7 @@ class Unequal(FedAvg):
         for reply in take_replies_without_errors(self, replies, is_train=False):
             try:
                 with reading_a_reply():
-                    counts[reply.metadata.src_node_id] = _read_evaluation(reply, self.weighted_by_key)
+                    counts[reply.metadata.src_node_id] = read_evaluation(reply, self.weighted_by_key)
                 believed.append(reply)
             except Refused as refused:
                 log.warning("aggregate_evaluate: left out node %d: %s", reply.metadata.src_node_id, refused)
@@ -283,7 +281,7 @@ class Unequal(FedAvg):
         believed = [reply for reply in believed if counts[reply.metadata.src_node_id] <= most]
         if not believed:
             return None
-        common = _with_common_metrics([reply.content for reply in believed])
+        common = keep_common_metrics([reply.content for reply in believed])
         return self.evaluate_metrics_aggr_fn(common, self.weighted_by_key)
 
     def _weigh(self, update: Update, reply: Message, share: float) -> Contribution:
@@ -379,53 +377,6 @@ def _divide(names: dict[str, str], options: dict[str, Any] | None) -> Iterator[t
         yield kind, name, {key: left.pop(key) for key in list(left) if key in known}
     if left:
         raise BadInput(f"options: got {', '.join(left)}; none of {', '.join(names.values())} has such a setting")
-
-
-def _read_evaluation(reply: Message, weighted_by: str) -> int:
-    """Return the examples that a client evaluated on; Refused if its report cannot be right."""
-    records = [dict(record) for record in reply.content.metric_records.values()]
-    if len(records) != 1:
-        raise Refused("it sent no metrics, or more than one record of them")
-    for name, value in records[0].items():
-        if not _all_finite(value):
-            raise Refused(f"it says {name} {value}")
-    examples = read_count(records[0], weighted_by)
-    if not 1 <= examples <= MOST_EXAMPLES:
-        raise Refused(f"it says {weighted_by} {examples}")
-    return examples
-
-
-def _with_common_metrics(contents: list[RecordDict]) -> list[RecordDict]:
-    """Return the replies with only the metrics that most of them have in the same form: others cannot be averaged.
-
-    A reply that lacks one of these, or has another form of it, is left out, unless that were most replies: then only
-    what all have is left. A metric whose name is no plain word is left out: names are logged. So is a value that is not
-    finite.
-    """
-    named = [next(iter(content.metric_records.items())) for content in contents]
-    forms = [{(k, _form(v)) for k, v in numbers.items() if _is_plain(k) and _all_finite(v)} for _, numbers in named]
-    votes = Counter(form for forms_of_one in forms for form in forms_of_one)
-    common = {form for form, count in votes.items() if 2 * count > len(forms)}
-    if 2 * sum(common <= own for own in forms) <= len(forms):
-        common = {form for form, count in votes.items() if count == len(forms)}
-    names = {k for k, _ in common}
-    return [
-        RecordDict({**content, key: MetricRecord({k: v for k, v in numbers.items() if k in names})})
-        for content, (key, numbers), own in zip(contents, named, forms, strict=True)
-        if common <= own
-    ]
-
-
-def _form(value: object) -> int | None:
-    return len(cast("list[float]", value)) if isinstance(value, list) else None
-
-
-def _is_plain(name: str) -> bool:
-    return name == clean_text(name, LONGEST_NAME)
-
-
-def _all_finite(value: float | Sequence[float]) -> bool:
-    return all(map(math.isfinite, value if isinstance(value, list) else [cast("float", value)]))
 
 
 def select_floats(arrays: ArrayRecord) -> dict[str, Array]:
