@@ -28,7 +28,7 @@ EARLIER = "earlier."  # begins the names of weights that devices at work began f
 LAYOUT = "3"  # of the files: which vectors there are, what policies remember, what the manifest says
 WITHOUT_MANIFEST = "2"  # the layout before it
 MANIFEST, SERVER, DEVICES = "manifest.json", "server.safetensors", "devices"
-ASIDE = "checkpoint.damaged"  # where one is put of which the one before is continued
+ASIDE = "checkpoint.damaged"  # a damaged checkpoint goes there when the run continues from the one before
 
 
 @dataclass(frozen=True)
