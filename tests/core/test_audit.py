@@ -22,6 +22,7 @@ def test_the_audit_by_hand():
         "error": pytest.approx(1.0),
         "stragglers": 1,
         "completed": pytest.approx(1.0),
+        "completed_squares": pytest.approx(1.0),
         "sent": pytest.approx(1.0),
         "best": pytest.approx(0.0, abs=1e-6),
         "mean_completed": pytest.approx(0.5),
@@ -31,6 +32,9 @@ def test_the_audit_by_hand():
     _, (twice,) = play(*quadratics(FedAvg(), **two_devices, policy=Complete(scale=2.0)), 1)
     assert twice.audit is not None
     assert twice.audit["error"] == pytest.approx(1.0)  # 4 is as far from 3 as 2 is
+    _, (thrice,) = play(*quadratics(FedAvg(), **two_devices, policy=Complete(scale=3.0)), 1)
+    assert thrice.audit is not None
+    assert (thrice.audit["completed"], thrice.audit["completed_squares"]) == pytest.approx((3.0, 9.0))
     _, (grown,) = play(*quadratics(FedAvg(), **two_devices, policy=Complete(scale="growth")), 1)
     assert grown.audit is not None
     assert grown.audit["error"] == pytest.approx(0.0, abs=1e-5)

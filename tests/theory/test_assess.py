@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from fedlga.theory.assess import (
     find_remainder,
     list_departures,
     make_setting,
+    measure_completion,
     shorten,
     summarise_gradients,
 )
@@ -56,6 +58,18 @@ def test_the_error_of_completed_updates_is_the_measured_one(assessment):
     assert c2(s, k) * k.gradient4 == pytest.approx(expected)
     assert error.low <= error.value <= error.high
     assert find_remainder(0.5, s, 0.0) == 0.0
+
+
+def test_the_error_of_completed_updates_is_a_root_mean_square(monkeypatch):
+    """Five updates in four rounds, whose squares add up to 40."""
+    rounds = [(25.0, 2), (0.0, 0), (1.0, 1), (14.0, 2)]
+    audits = [{"completed_squares": square, "stragglers": number} for square, number in rounds]
+    steps = [(None, SimpleNamespace(audit=audit)) for audit in audits]
+    monkeypatch.setattr("fedlga.theory.assess.run_rounds", lambda *_: steps)
+    error = measure_completion(SimpleNamespace(experiment=SMALL, federation=None, start=None))
+    assert error is not None
+    assert error.value == pytest.approx(math.sqrt(8))
+    assert 0 == error.low < error.value < error.high
 
 
 def test_without_stragglers_nothing_is_completed():

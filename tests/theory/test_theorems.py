@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from fedlga.core.settings import BadInput
 from fedlga.theory.theorems import (
+    HIGHEST_CONSTANT,
+    HIGHEST_RATE,
+    LOWEST_L,
+    LOWEST_RATE,
     Constants,
+    Reading,
     Setting,
     apply_corollary,
     bound_full,
@@ -21,6 +26,7 @@ from fedlga.theory.theorems import (
     d2,
     d3,
     d4,
+    find_best_lr,
     find_bound,
     find_fewest_rounds,
     find_largest_eta_g,
@@ -249,6 +255,10 @@ def test_rates_that_are_too_large_have_no_bound():
         ({"eta_l": 0.0}, "eta_l: got 0; it takes a number above 0"),
         ({"eta_g": math.inf}, "eta_g: got inf; it takes a number above 0"),
         ({"K": 0}, "K: got 0; it takes a whole number of at least 1"),
+        ({"N": 2.5}, "N: got 2.5; it takes a whole number of at least 1"),
+        ({"E": math.nan}, "E: got nan; it takes a whole number of at least 1"),
+        ({"T": math.inf}, "T: got inf; it takes a whole number of at least 1"),
+        ({"tau_max": 0.5}, "tau_max: got 0.5; it takes a number of at least 1"),
     ],
 )
 def test_bad_settings(change: dict[str, float], line: str):
@@ -256,6 +266,22 @@ def test_bad_settings(change: dict[str, float], line: str):
         replace(FULL, **change)
     with pytest.raises(BadInput, match="L: got 0; it takes a number above 0"):
         replace(KNOWN, L=0)
+    with pytest.raises(BadInput, match=r"M: got 1e\+200; it takes a number of at least 0, up to 1e\+60"):
+        replace(KNOWN, M=1e200)
+
+
+@pytest.mark.parametrize("K", [None, 4])
+@pytest.mark.parametrize("L", [LOWEST_L, HIGHEST_CONSTANT])
+@pytest.mark.parametrize("reading", ["derived", "printed"])
+def test_no_number_that_is_taken_is_too_large_to_compute_with(K: int | None, L: float, reading: Reading):
+    extreme = Constants(L, *[HIGHEST_CONSTANT] * 5)
+    for rate in (LOWEST_RATE, HIGHEST_RATE):
+        s = replace(FULL, K=K, eta_l=rate, eta_g=rate)
+        assert find_bound(s, extreme, reading).total > 0
+        assert find_largest_eta_g(s, L, reading) >= 0
+        assert find_largest_lr(s, L, reading) >= 0
+    s = replace(FULL, K=K)
+    assert satisfies_conditions(replace(s, eta_l=find_best_lr(s, extreme, reading)), L, reading)
 
 
 # Properties

@@ -28,11 +28,12 @@ def measure_round(
 
     `gaps` are those of `measure_gaps`, if the caller has them.
     `completed`, `sent`, `best`: sums of |truth - completed|, |truth - sent| and |truth - the best multiple of sent|.
+    `completed_squares`: the sum of |truth - completed|^2.
     `mean_completed`, `mean_sent`: the same distances for the round's averaged update.
     """
     stragglers = [(c.update, c.update.truth) for c in received if c.update.truth is not None]
     scales = {c.update.device: c.scale for c in used}
-    sums = {"stragglers": len(stragglers), "completed": 0.0, "sent": 0.0, "best": 0.0}
+    sums = {"stragglers": len(stragglers), "completed": 0.0, "completed_squares": 0.0, "sent": 0.0, "best": 0.0}
     true_scales: dict[int, float] = {}
     for u, truth in stragglers:
         square = float(torch.dot(u.delta, u.delta))
@@ -40,7 +41,9 @@ def measure_round(
         true_scales[u.device] = scale
         sums["sent"] += _distance(truth, u.delta)
         sums["best"] += _distance(truth, u.delta * scale)
-        sums["completed"] += _distance(truth, u.delta * scales.get(u.device, math.nan))
+        error = _distance(truth, u.delta * scales.get(u.device, math.nan))
+        sums["completed"] += error
+        sums["completed_squares"] += error**2
     means = {"mean_completed": 0.0, "mean_sent": 0.0}
     gaps = gaps or measure_gaps(received, used)
     if gaps is not None:

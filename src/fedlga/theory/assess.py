@@ -214,15 +214,19 @@ def count_slow(federation: Federation) -> Stragglers:
 
 
 def measure_completion(simulation: Simulation) -> Interval | None:
-    """Return the mean |true update - completed update| in the first rounds; None if nobody was slow in them."""
+    """Return the root mean square of |true update - completed update| in the first rounds; None if nobody was slow.
+
+    The bound has the square of these errors, whose mean is above the square of their mean.
+    """
     rounds = min(TRIAL_ROUNDS, simulation.experiment.rounds)
     audits = [r.audit for _, r in run_rounds(simulation.federation, simulation.start, rounds) if r.audit]
-    errors = [audit["completed"] / audit["stragglers"] for audit in audits if audit["stragglers"]]
-    errors = [error for error in errors if math.isfinite(error)]
-    if not errors:
+    sums = [(a["completed_squares"], a["stragglers"]) for a in audits if math.isfinite(a["completed_squares"])]
+    completed = sum(number for _, number in sums)
+    if not completed:
         return None
-    mean, half = statistics.fmean(errors), half_interval(errors) or 0.0
-    return Interval(mean, max(0.0, mean - half), mean + half)
+    squares = [square * len(sums) / completed for square, _ in sums]  # their mean is that over all completed updates
+    mean, half = statistics.fmean(squares), half_interval(squares) or 0.0
+    return Interval(mean, max(0.0, mean - half), mean + half).root()
 
 
 def find_remainder(error: float, s: Setting, gradient4: float) -> float:

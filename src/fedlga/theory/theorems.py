@@ -21,6 +21,8 @@ from fedlga.core.settings import BadInput
 
 Reading = Literal["derived", "printed"]
 SLACK = 1e-12  # equal numbers may differ by so much in floats, relatively
+HIGHEST_RATE, LOWEST_RATE = 1e30, 1e-100  # within these limits no power in the theorems is too large for a float, or 0
+HIGHEST_CONSTANT, LOWEST_L = 1e60, 1e-29
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,15 @@ class Setting:
     def __post_init__(self) -> None:
         counts = {"N": self.N, "K": self.N if self.K is None else self.K, "E": self.E, "T": self.T}
         for name, value in counts.items():
-            if value < 1:
+            if not (value >= 1 and value % 1 == 0):  # nan and infinity are neither
                 raise BadInput(f"{name}: got {value}; it takes a whole number of at least 1")
         if not 0 <= self.rho <= 1:
             raise BadInput(f"rho: got {self.rho:g}; it takes a number from 0 to 1")
-        for name, value in {"tau_max": self.tau_max, "eta_l": self.eta_l, "eta_g": self.eta_g}.items():
-            if not (math.isfinite(value) and value > 0):
-                raise BadInput(f"{name}: got {value:g}; it takes a number above 0")
+        for name, value in {"eta_l": self.eta_l, "eta_g": self.eta_g}.items():
+            if not LOWEST_RATE <= value <= HIGHEST_RATE:
+                raise BadInput(f"{name}: got {value:g}; it takes a number above 0, up to {HIGHEST_RATE:g}")
+        if not 1 <= self.tau_max < math.inf:
+            raise BadInput(f"tau_max: got {self.tau_max:g}; it takes a number of at least 1")
 
     @property
     def partial(self) -> bool:
@@ -76,10 +80,9 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not (math.isfinite(value) and value >= 0) or (name == "L" and value == 0):
-                raise BadInput(
-                    f"{name}: got {value:g}; it takes a number {'above' if name == 'L' else 'of at least'} 0"
-                )
+            if not (LOWEST_L if name == "L" else 0) <= value <= HIGHEST_CONSTANT:
+                least = "above 0" if name == "L" else "of at least 0"
+                raise BadInput(f"{name}: got {value:g}; it takes a number {least}, up to {HIGHEST_CONSTANT:g}")
 
 
 @dataclass(frozen=True)
