@@ -3,6 +3,9 @@
     .venv/bin/python tools/make_tables.py             # rewrite every table (make tables)
     .venv/bin/python tools/make_tables.py --check     # change nothing; exit code 1 if a table is stale or made by hand
 
+The pages of the paper's items in results/paper are written again first, from the rows of their runs: what the paper
+claims and how it is tested may have been corrected since the runs were made.
+
 A table stands between two comments, each on a line of its own:
 
     <!-- table rounds folder=policies -->
@@ -43,7 +46,7 @@ from fedlga.core.files import write_atomically
 from fedlga.experiments.measures import list_measures
 from fedlga.experiments.statistics import Estimate
 from fedlga.paper.printed import find_printed
-from fedlga.paper.redraw import find_setting
+from fedlga.paper.redraw import find_setting, list_judgeable, remake_page
 from fedlga.report.seed_curves import read_curves
 from fedlga.report.style import METHOD_NAMES
 from fedlga.theory.theorems import Constants, Setting, find_bound
@@ -598,13 +601,19 @@ def deadlines(fleet: str) -> list[Row]:
 # Rates in the paper's setting: results/rates/rates.csv, made by benchmarks/rates.py
 
 
-def show_rounds(records: Sequence[Record]) -> str:
-    """Return the mean rounds to the target over a few seeds, without an interval; 'never' if a seed never got there."""
+def average_rounds(records: Sequence[Record]) -> float | None:
+    """Return the mean rounds to the target; None if a seed never got there."""
     values = [number(r, "rounds_to_target") for r in records]
     reached = [v for v in values if v is not None]
-    if len(reached) < len(values):
-        return f"{len(reached)} of {len(values)}" if reached else "never"
-    return f"{sum(reached) / len(reached):.0f}" if reached else ""
+    return statistics.fmean(reached) if reached and len(reached) == len(values) else None
+
+
+def show_rounds(records: Sequence[Record]) -> str:
+    """Return the mean rounds to the target over a few seeds, without an interval; 'never' if no seed ever got there."""
+    if (mean := average_rounds(records)) is not None:
+        return f"{mean:.4g}"
+    reached = sum(number(r, "rounds_to_target") is not None for r in records)
+    return f"{reached} of {len(records)}" if reached else "never" if records else ""
 
 
 @table
@@ -614,11 +623,11 @@ def rates() -> list[Row]:
     rows: list[Row] = []
     for variant, lr, eta_g in dict.fromkeys((r["variant"], r["lr"], r["eta_g"]) for r in records):
         here = [r for r in records if (r["variant"], r["lr"], r["eta_g"]) == (variant, lr, eta_g)]
-        texts = {m: show_rounds([r for r in here if r["method"] == m]) for m in ("fedavg", "fedlga")}
-        numbers = [float(t) for t in texts.values() if t.isdigit()]
-        ratio = f"{numbers[0] / numbers[1]:.2f}" if len(numbers) == len(texts) and numbers[1] else ""
+        fedavg, fedlga = ([r for r in here if r["method"] == m] for m in ("fedavg", "fedlga"))
+        means = average_rounds(fedavg), average_rounds(fedlga)
+        ratio = f"{means[0] / means[1]:.2f}" if means[0] and means[1] else ""
         row = {"one unit, sampling": variant, "eta_l": lr, "eta_g": eta_g}
-        rows.append({**row, "FedAvg": texts["fedavg"], "FedLGA": texts["fedlga"], "FedAvg / FedLGA": ratio})
+        rows.append({**row, "FedAvg": show_rounds(fedavg), "FedLGA": show_rounds(fedlga), "FedAvg / FedLGA": ratio})
     return rows
 
 
@@ -730,6 +739,7 @@ def verdicts(pages: str) -> list[Row]:
         total[name] = (
             f"{parts['holds']} of {parts.total()} parts hold, of {parts['the opposite holds']} the opposite holds, "
             f"{parts['not shown']} are not shown"
+            + (f", {missing} have no runs to tell" if (missing := parts["no runs to tell"]) else "")
         )
     for item in (*PAPER_ITEMS, *OUR_ITEMS):
         row = {"item": f"`{item}`" + (" (ours)" if item in OUR_ITEMS else "")}
@@ -763,7 +773,8 @@ def count_parts(file: Path) -> Counter[str]:
 @table
 def paper_methods(setting: str) -> list[Row]:
     """The six methods: rounds to the target beside the paper's, best accuracy, loss on the training data."""
-    records, losses = read_item("accuracy", setting), read_item("loss", setting)
+    records = read_item("accuracy", setting)
+    losses = read_item("loss", setting) if (RESULTS / "paper" / "loss" / f"{setting}.csv").is_file() else records
     rows: list[Row] = []
     for method, policy in dict.fromkeys((r["method"], r["stragglers"]) for r in records):
         runs = [r for r in records if r["method"] == method]
@@ -781,7 +792,7 @@ def paper_methods(setting: str) -> list[Row]:
 
 
 def _show_loss(runs: list[Record]) -> Row:
-    """Return f(w) at the end; of runs of an earlier version, which did not compute it, the mean loss of batches."""
+    """Return f(w) at the end; where no run computed it, the mean loss of batches."""
     if all(r.get("final_train_objective") for r in runs):
         return {"f(w) at the end, here": show_measure(runs, "final_train_objective")}
     return {"mean loss of batches at the end, here": show_measure(runs, "last_train_loss")}
@@ -865,6 +876,23 @@ def paper_curves(setting: str) -> list[Row]:
             values = [float(curve.measures["accuracy"][curve.rounds == at][0]) for curve in by_seed.values()]
             row[f"round {at}"] = show(values, ".1%")
         rows.append({**row, "best": show_measure(runs, "best_accuracy")})
+    return rows
+
+
+@table
+def cifar_rates(dataset: str) -> list[Row]:
+    """Accuracy over the last fifth of a search at each rate, the chosen one in bold: results/cifar/DATASET.csv."""
+    records = read_csv(f"cifar/{dataset}.csv")
+    rates = sorted(distinct(r["settings"] for r in records), key=lambda settings: float(settings.removeprefix("lr=")))
+    rows: list[Row] = []
+    for arm in distinct(r["arm"] for r in records):
+        method, _, policy = arm.partition("-")
+        row = {"method": METHOD_NAMES[method], "policy": policy, **dict.fromkeys(rates, "")}
+        for r in records:
+            if r["arm"] == arm:
+                mark = "**" if r["chosen"] == "True" else ""
+                row[r["settings"]] = f"{mark}{1 - known(r, 'mean'):.1%}{mark}"
+        rows.append({title.replace("lr=", "eta_l "): cell for title, cell in row.items()})
     return rows
 
 
@@ -1398,12 +1426,27 @@ def list_pages() -> list[Path]:
     return [file for pattern in PAGES for file in sorted(ROOT.glob(pattern))]
 
 
+def update_items(*, check: bool) -> list[Path]:
+    """Write the pages of the paper's items again; return those that were stale."""
+    stale: list[Path] = []
+    for file in list_judgeable(RESULTS / "paper"):
+        page, current = file.with_suffix(".md"), remake_page(file)
+        if page.read_text(encoding="utf-8") != current:
+            stale.append(page)
+            if not check:
+                write_atomically(page, current)
+    return stale
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Rewrite the pages, or check them; return the exit code."""
     parser = argparse.ArgumentParser(description="Write the tables of README.md and docs/ from results/.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if something is not current")
     check = parser.parse_args(words).check
-    failed = False
+    outdated = update_items(check=check)
+    for page in outdated:
+        print(f"{page.relative_to(ROOT).as_posix()}: the page {'is stale: make tables' if check else 'is new'}")
+    failed = check and bool(outdated)
     for file in list_pages():
         page, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
         try:

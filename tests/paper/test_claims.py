@@ -87,6 +87,7 @@ ASIDE = Claim("besides", compare_pairs(HIGH, LOW), judged=False)
         ([OPEN], 5, "It is not shown here: 0 of 1 parts hold, 1 are not shown."),
         ([OPEN], 3, f"It is not shown here: 0 of 1 parts hold, 1 are not shown; {TOO_FEW}."),
         ([NO_RUNS], 5, "There are no runs to tell."),
+        ([ASIDE], 5, "It is not claimed of this data set by the paper."),
     ],
 )
 def test_what_claims_come_to(claims, seeds, verdict):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from fedlga.core.settings import BadInput
 from fedlga.paper.redraw import find_setting
 from fedlga.paper.settings import make_setting
+
+SEARCHES = Path(__file__).parents[2] / "results" / "cifar"
 
 
 @pytest.mark.parametrize("dataset", ["fashion-mnist", "cifar-10", "cifar-100"])
@@ -49,6 +54,16 @@ def test_one_of_batches_is_the_papers_but_for_the_unit_of_work(dataset, classes,
     assert (base.steps_per_epoch, exact.steps_per_epoch) == (1, 0)
     same = {"steps_per_epoch": 0, "lr": exact.lr, "rounds": exact.rounds, "evaluate_every": exact.evaluate_every}
     assert base.changed(same).resolved() == exact.resolved()
+
+
+@pytest.mark.parametrize("dataset", ["cifar-10", "cifar-100"])
+def test_batches_are_run_at_the_rates_that_the_search_chose(dataset):
+    with (SEARCHES / f"{dataset}.csv").open(newline="") as lines:
+        best = [point for point in csv.DictReader(lines) if point["chosen"] == "True"]
+    chosen = {point["arm"].partition("-")[0]: float(point["settings"].removeprefix("lr=")) for point in best}
+    setting = make_setting(dataset, batches=True)
+    assert chosen.keys() == {"fedavg", "fedlga", "feddyn"}
+    assert chosen == {method: setting.own.get(method, {}).get("lr", setting.base.lr) for method in chosen}
 
 
 def test_the_first_rounds_are_a_setting_of_their_own():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -90,6 +91,35 @@ def test_a_changed_cell_is_noticed_and_put_right(repository):
     current, _ = tables.update(PAGE)
     assert tables.update(current) == (current, [])
     assert tables.update(current.replace("12 ± 5", "12 ± 6")) == (current, ["rounds folder=policies"])
+
+
+def test_a_page_of_an_item_is_written_again_when_its_claims_change(repository, capsys):
+    """Its last line, which says how the runs were made, stays. Rows without what the claims need leave it alone."""
+    (repository / "README.md").write_text("", encoding="utf-8")
+    pages = {"rho": "fashion-mnist", "runtime": "fashion-mnist"}
+    for item, setting in pages.items():
+        shutil.copytree(ROOT / "results" / "paper" / item, repository / "results" / "paper" / item)
+        page = repository / "results" / "paper" / item / f"{setting}.md"
+        page.write_text(page.read_text(encoding="utf-8").replace("The paper: ", "Somebody: "), encoding="utf-8")
+    rho, runtime = (repository / "results" / "paper" / i / f"{s}.md" for i, s in pages.items())
+    assert tables.main(["--check"]) == 1
+    assert capsys.readouterr().out == "results/paper/rho/fashion-mnist.md: the page is stale: make tables\n"
+    assert "Somebody: " in rho.read_text(encoding="utf-8")
+    assert tables.main([]) == 0
+    assert rho.read_bytes() == (ROOT / "results" / "paper" / "rho" / "fashion-mnist.md").read_bytes()
+    assert "Somebody: " in runtime.read_text(encoding="utf-8")
+    assert tables.main(["--check"]) == 0
+
+
+def test_a_ratio_of_rounds_is_that_of_the_means_and_not_of_what_is_shown(repository):
+    """12 and 13 rounds against 9 and 10: 12.5 / 9.5 is 1.32, and 12 / 10 would be 1.2."""
+    (repository / "results" / "rates").mkdir()
+    rows = [f"batch,0.01,1,{method},{seed},{r}" for method, rs in (("fedavg", (12, 13)), ("fedlga", (9, 10)))
+            for seed, r in enumerate(rs)]  # fmt: skip
+    text = "variant,lr,eta_g,method,seed,rounds_to_target\n" + "\n".join(rows)
+    (repository / "results" / "rates" / "rates.csv").write_text(text, encoding="utf-8")
+    (row,) = tables.rates()
+    assert (row["FedAvg"], row["FedLGA"], row["FedAvg / FedLGA"]) == ("12.5", "9.5", "1.32")
 
 
 def test_changed_data_are_noticed(repository):

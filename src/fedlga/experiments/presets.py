@@ -9,14 +9,17 @@ from fedlga.core.settings import choose
 from fedlga.experiments.config import Experiment
 
 _CIFAR = {"model": "resnet20", "augment": True, "steps_per_epoch": 0, "lr": 0.01, "rounds": 400}
-_BATCHES = {"steps_per_epoch": 1, "rounds": 1500, "evaluate_every": 50}
+_BATCHES = {"steps_per_epoch": 1, "rounds": 3000, "evaluate_every": 50}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "paper-epochs": {"steps_per_epoch": 0, "lr": 0.01, "rounds": 20, "target": 0.7},
     "cifar10": {**_CIFAR, "dataset": "cifar-10", "target": 0.55},
     "cifar100": {**_CIFAR, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
-    "cifar10-batches": {**_CIFAR, **_BATCHES, "rounds": 3000, "dataset": "cifar-10", "target": 0.55},
-    "cifar100-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
+    "cifar10-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-10", "target": 0.55},
+    "cifar100-batches": {
+        **{**_CIFAR, **_BATCHES, "lr": 0.1},
+        **{"dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
+    },
     "digits": {
         "dataset": "digits",
         "devices": 20,

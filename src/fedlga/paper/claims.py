@@ -75,6 +75,8 @@ def judge(claims: Sequence[Claim], seeds: int) -> str:
     """Return in a sentence whether what the paper says, or we ask, holds here."""
     judged = [claim.difference for claim in claims if claim.judged]
     tested = [difference for difference in judged if difference is not None]
+    if claims and not judged:
+        return "It is not claimed of this data set by the paper."
     if not tested:
         return "There are no runs to tell."
     shown, refuted = sum(d.shown for d in tested), sum(d.refuted for d in tested)

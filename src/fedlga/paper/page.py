@@ -10,13 +10,23 @@ from fedlga.experiments.records import read_summary
 from fedlga.experiments.run import remove_weights
 from fedlga.experiments.statistics import FEWEST
 from fedlga.paper.claims import judge
+from fedlga.paper.items import Item
 from fedlga.paper.runs import ItemRuns
+from fedlga.paper.settings import Setting
 from fedlga.report.seed_curves import write_curves
 from fedlga.report.style import METHOD_NAMES
 
 RAW = (
     *("point", "method", "stragglers", "seed", "rounds", "rounds_to_target", "seconds_to_target", "seconds_per_round"),
-    *("simulated_seconds_to_target", "best_accuracy", "last_accuracy", "last_train_loss", "final_train_objective"),
+    *(
+        "seconds",
+        "simulated_seconds_to_target",
+        "simulated_seconds",
+        "best_accuracy",
+        "last_accuracy",
+        "last_train_loss",
+        "final_train_objective",
+    ),
     *("approximation_error", "best_scale_error", "aggregate_error"),
 )  # columns of the CSV
 
@@ -35,13 +45,19 @@ def make_table(runs: ItemRuns) -> list[dict[str, str]]:
     ]
 
 
-def make_page(runs: ItemRuns, command: str) -> str:
+def describe_origin(runs: ItemRuns, command: str) -> str:
+    """Return the last line of the page: the command, the versions and the machine."""
+    versions: dict[str, str] = runs.rows[0]["versions"] if runs.rows else {}
+    packages = " ".join(f"{name} {version}" for name, version in versions.items())
+    return f"`{command}`; {packages}; {describe_machine()}."
+
+
+def make_page(runs: ItemRuns, origin: str) -> str:
     """Return the item as Markdown: setting, table, claims, how it was made."""
     rows, claims, seeds = make_table(runs), runs.item.claims(runs), len({row["seed"] for row in runs.rows})
-    versions: dict[str, str] = runs.rows[0]["versions"] if runs.rows else {}
     item, setting = runs.item, runs.setting
     lines = [f"# {item.title}: {setting.name}", ""]
-    lines += [f"Not in the paper: {item.says}" if item.ours else f"The paper: {item.quote(setting)}.", ""]
+    lines += [_introduce(item, setting), ""]
     lines += [f"**{judge(claims, seeds)}**", ""]
     lines += [f"Setting: {setting.note}. Target {setting.base.target:.0%}.", ""]
     lines += ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
@@ -59,9 +75,17 @@ def make_page(runs: ItemRuns, command: str) -> str:
     ]
     others = [f"- {claim.sentence()}" for claim in claims if not claim.judged]
     lines += ["", "Besides, of what the paper does not speak of:", "", *others] if others else []
-    packages = " ".join(f"{name} {version}" for name, version in versions.items())
-    lines += ["", f"`{command}`; {packages}; {describe_machine()}.", ""]
+    lines += ["", origin, ""]
     return "\n".join(lines)
+
+
+def _introduce(item: Item, setting: Setting) -> str:
+    """Return what the paper says, or what we ask."""
+    if item.ours:
+        return f"Not in the paper: {item.says}"
+    if item.is_claimed(setting):
+        return f"The paper: {item.quote(setting)}."
+    return f"The paper, of {' and '.join(item.said_of)} alone: {item.quote(setting)}."
 
 
 def _describe_numbers(seeds: int) -> str:
@@ -79,7 +103,7 @@ def write_item(runs: ItemRuns, command: str) -> list[Path]:
     folder = runs.out / runs.item.name
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{runs.setting.name}.{ending}" for ending in ("md", "csv", "svg", "png", "pdf")]
-    write_atomically(files[0], make_page(runs, command))
+    write_atomically(files[0], make_page(runs, describe_origin(runs, command)))
     write_atomically(files[1], format_csv([{name: row.get(name) for name in RAW} for row in runs.rows]))
     if runs.item.curves:
         write_curves(runs.curves_file, runs.read_runs(), runs.item.curves)

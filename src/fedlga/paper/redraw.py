@@ -1,4 +1,4 @@
-"""Drawing an item's figure again from its CSV files, without its runs.
+"""Drawing an item's figure again, and writing its page again, from its CSV files, without its runs.
 
 SETTING.csv holds a row for each run. An item with learning curves has them in SETTING-curves.csv beside it.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from fedlga.core.settings import BadInput
 from fedlga.paper.items import ITEMS
+from fedlga.paper.page import make_page
 from fedlga.paper.runs import ItemRuns
 from fedlga.paper.settings import Setting, make_setting
 from fedlga.report.seed_curves import CURVES
@@ -29,23 +30,49 @@ class RowsOfRuns(ItemRuns):
         return list(self.read)
 
 
-def redraw(file: Path) -> list[Path]:
-    """Draw the figure beside OUT/ITEM/SETTING.csv again; return the files that were written."""
+def read_rows(file: Path) -> RowsOfRuns:
+    """Return the item whose runs OUT/ITEM/SETTING.csv has."""
     item = ITEMS.get(file.parent.name)
     if item is None:
         raise BadInput(f"{str(file)!r}: there is no item {file.parent.name!r}")
     with file.open(newline="", encoding="utf-8") as lines:
         rows = tuple(_parse_row(row) for row in csv.DictReader(lines))
     seeds, methods = sorted({row["seed"] for row in rows}), tuple({row["method"] for row in rows})
-    runs = RowsOfRuns(item, find_setting(file.stem), seeds, file.parent.parent, methods, rows)
+    return RowsOfRuns(item, find_setting(file.stem), seeds, file.parent.parent, methods, rows)
+
+
+def remake_page(file: Path) -> str:
+    """Return the page beside OUT/ITEM/SETTING.csv as it would be written now: with the present claims and tests."""
+    *_, origin = file.with_suffix(".md").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    return make_page(read_rows(file), origin)
+
+
+def redraw(file: Path) -> list[Path]:
+    """Draw the figure beside OUT/ITEM/SETTING.csv again; return the files that were written."""
+    runs = read_rows(file)
     figures = [file.with_suffix(f".{ending}") for ending in ("svg", "png", "pdf")]
-    item.draw(runs, figures)
+    runs.item.draw(runs, figures)
     return figures
+
+
+def list_rows(folder: Path) -> list[Path]:
+    """Return the files OUT/ITEM/SETTING.csv."""
+    return [file for item in ITEMS for file in sorted((folder / item).glob("*.csv")) if not _holds_curves(file)]
+
+
+def list_judgeable(folder: Path) -> list[Path]:
+    """Return the files OUT/ITEM/SETTING.csv that have all that the item's claims need: earlier versions wrote less."""
+    return [file for file in list_rows(folder) if set(ITEMS[file.parent.name].clocks) <= _read_columns(file)]
+
+
+def _read_columns(file: Path) -> set[str]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        return set(csv.DictReader(lines).fieldnames or [])
 
 
 def list_drawable(folder: Path) -> list[Path]:
     """Return the files OUT/ITEM/SETTING.csv whose figures can be drawn: learning curves need their own file."""
-    files = [file for item in ITEMS for file in sorted((folder / item).glob("*.csv")) if not _holds_curves(file)]
+    files = list_rows(folder)
     return [file for file in files if not ITEMS[file.parent.name].curves or _find_curves(file).is_file()]
 
 

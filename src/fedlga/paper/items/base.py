@@ -35,6 +35,7 @@ class Item(ABC):
     """One figure or table. A subclass says what is run, the table's columns, what is claimed and how it is drawn."""
 
     curves: ClassVar[Sequence[str]] = ()  # what its learning curves show; empty: it has none
+    clocks: ClassVar[Sequence[str]] = ()  # what its claims measure whole runs by
 
     name: str
     title: str
@@ -43,6 +44,7 @@ class Item(ABC):
     policies: Sequence[str] = ()  # empty: each method's own
     ours: bool = False  # it is not in the paper
     says_of: Mapping[str, str] = field(default_factory=dict[str, str])  # what the paper says of one data set alone
+    said_of: Sequence[str] = ()  # the data sets that the paper claims it of; empty: all
 
     def points(self, setting: Setting) -> list[Point]:
         """Return what is varied; the paper's default is always the point BASE, whose runs all items share."""
@@ -51,6 +53,10 @@ class Item(ABC):
     def quote(self, setting: Setting) -> str:
         """Return what the paper claims, of this data set."""
         return self.says_of.get(setting.base.dataset, self.says)
+
+    def is_claimed(self, setting: Setting) -> bool:
+        """Return whether the paper claims it of this data set; or whether it is one of ours."""
+        return not self.said_of or setting.base.dataset in self.said_of
 
     def label(self, point: Point) -> dict[str, str]:
         """Return the columns of the table that say which point a row is of."""

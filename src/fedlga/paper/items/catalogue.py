@@ -56,8 +56,9 @@ ITEMS: dict[str, Item] = {
         AccuracyOver(
             "devices",
             "Test accuracy over the number of devices",
-            "on CIFAR-10 and CIFAR-100, FedLGA learns faster and ends higher with more devices",
+            "FedLGA learns faster and ends higher with more devices",
             ("fedlga", "fedavg"),
+            said_of=("cifar-10", "cifar-100"),
             axis="devices N",
             short="N",
             changes=vary("devices", lambda setting: setting.devices),
@@ -65,8 +66,9 @@ ITEMS: dict[str, Item] = {
         AccuracyOver(
             "cohort",
             "Test accuracy over the cohort",
-            "on CIFAR-10 and CIFAR-100, FedLGA learns faster and ends higher with larger cohorts",
+            "FedLGA learns faster and ends higher with larger cohorts",
             ("fedlga", "fedavg"),
+            said_of=("cifar-10", "cifar-100"),
             axis="cohort K",
             short="K",
             changes=vary("cohort", lambda setting: setting.cohorts),

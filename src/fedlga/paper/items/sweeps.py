@@ -138,7 +138,7 @@ class AccuracyOver(Sweep):
         small, large = runs.points[0], runs.points[-1]
         claims: list[Claim] = []
         for kind in runs.kinds:
-            name, judged = METHOD_NAMES[kind[0]], kind == fedlga
+            name, judged = METHOD_NAMES[kind[0]], kind == fedlga and self.is_claimed(runs.setting)
             text = f"{name} needs fewer rounds at {self.short} {large.value:g} than at {small.value:g}"
             claims.append(Claim(text, fewer_rounds(runs, kind, kind, large, small), judged=judged))
             text = f"{name}'s best accuracy is lower at {self.short} {small.value:g} than at {large.value:g}"

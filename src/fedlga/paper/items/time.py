@@ -23,6 +23,7 @@ class Time(Item):
     """The policies compared in simulated seconds, with log-normal speeds and a deadline."""
 
     curves: ClassVar[Sequence[str]] = ("accuracy",)
+    clocks: ClassVar[Sequence[str]] = ("simulated_seconds",)
 
     def points(self, setting: Setting) -> list[Point]:  # noqa: D102
         base = setting.base
