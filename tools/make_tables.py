@@ -556,7 +556,7 @@ def decisions() -> list[Row]:
 
 @table
 def methods() -> list[Row]:
-    """The six methods in the preset `fleet`, each with its best policy and rate."""
+    """The six methods and FedAdam in the preset `fleet`, each at its best rate."""
     cases = {
         "FedAvg": ("fleet", "fedavg", "keep", ""),
         "FedLGA": ("fleet", "fedavg", "complete", ""),
