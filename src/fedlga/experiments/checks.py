@@ -48,7 +48,7 @@ def check_together(e: Experiment) -> None:
         if e.audit:
             raise BadInput("audit: got true with private; an audit looks at single updates")
         if schedule.is_stale:
-            raise BadInput(f"schedule: got {e.schedule!r} with private; it takes rounds or over-selection")
+            raise BadInput(f"schedule: got {e.schedule!r} with private; it takes rounds")
         if e.aggregation != "mean":
             raise BadInput(f"aggregation: got {e.aggregation!r} with private; only a mean is known from a sum")
     if schedule.policies and e.policy not in schedule.policies:
