@@ -528,8 +528,8 @@ def decisions() -> list[Row]:
             "take": "`schedule=buffered` (FedBuff), or rounds with `complete`: try both",
             "what it costs": "of FedBuff: no Scaffold, no FedDyn, no secure aggregation",
             "measured": f"seconds to the target {show_schedule('lognormal', 'buffered', 'seconds to the target')}, "
-            f"rounds with `complete` {show_schedule('lognormal', 'complete', 'seconds to the target')}; but among 10,000 "
-            f"phones {show_schedule('phones', 'buffered', 'seconds to the target')} and "
+            f"rounds with `complete` {show_schedule('lognormal', 'complete', 'seconds to the target')}; but among "
+            f"10,000 phones {show_schedule('phones', 'buffered', 'seconds to the target')} and "
             f"{show_schedule('phones', 'complete', 'seconds to the target')}",
         },
         {
