@@ -77,7 +77,7 @@ def test_a_killed_item_goes_on_and_does_nothing_twice(fedlga, tmp_path):
     assert f"{len(before)} done before" in out
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert fedlga(*words, "--out", "whole")[0] == 0
-    timed = ("seconds_to_target", "seconds_per_round")
+    timed = ("seconds_to_target", "seconds_per_round", "seconds")
     one, other = (read_rows(tmp_path / out / "accuracy" / "digits.csv", timed) for out in ("paper", "whole"))
     assert one == other
 
