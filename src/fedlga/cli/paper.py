@@ -46,7 +46,8 @@ def paper(
 
     if show_list or item is None:
         for entry in ITEMS.values():
-            click.echo(f"{entry.name:<9} {entry.title}\n{'':<9}   {'ours: ' if entry.ours else ''}{entry.says}")
+            where = f" ({' and '.join(entry.claimed_of)} alone)" if entry.claimed_of else ""
+            click.echo(f"{entry.name:<9} {entry.title}\n{'':<9}   {'ours: ' if entry.ours else ''}{entry.says}{where}")
         click.echo("all       all of them, the least work first")
         return 0 if show_list else 2
 

@@ -17,8 +17,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cifar100": {**_CIFAR, "dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
     "cifar10-batches": {**_CIFAR, **_BATCHES, "dataset": "cifar-10", "target": 0.55},
     "cifar100-batches": {
-        **{**_CIFAR, **_BATCHES, "lr": 0.1},
-        **{"dataset": "cifar-100", "target": 0.40, "classes_per_device": 20},
+        **_CIFAR,
+        **_BATCHES,
+        "dataset": "cifar-100",
+        "lr": 0.1,
+        "target": 0.40,
+        "classes_per_device": 20,
     },
     "digits": {
         "dataset": "digits",

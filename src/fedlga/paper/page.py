@@ -18,15 +18,8 @@ from fedlga.report.style import METHOD_NAMES
 
 RAW = (
     *("point", "method", "stragglers", "seed", "rounds", "rounds_to_target", "seconds_to_target", "seconds_per_round"),
-    *(
-        "seconds",
-        "simulated_seconds_to_target",
-        "simulated_seconds",
-        "best_accuracy",
-        "last_accuracy",
-        "last_train_loss",
-        "final_train_objective",
-    ),
+    *("seconds", "simulated_seconds_to_target", "simulated_seconds", "best_accuracy", "last_accuracy"),
+    *("last_train_loss", "final_train_objective"),
     *("approximation_error", "best_scale_error", "aggregate_error"),
 )  # columns of the CSV
 
@@ -85,7 +78,7 @@ def _introduce(item: Item, setting: Setting) -> str:
         return f"Not in the paper: {item.says}"
     if item.is_claimed(setting):
         return f"The paper: {item.quote(setting)}."
-    return f"The paper, of {' and '.join(item.said_of)} alone: {item.quote(setting)}."
+    return f"The paper, of {' and '.join(item.claimed_of)} alone: {item.quote(setting)}."
 
 
 def _describe_numbers(seeds: int) -> str:

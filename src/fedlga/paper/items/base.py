@@ -44,7 +44,7 @@ class Item(ABC):
     policies: Sequence[str] = ()  # empty: each method's own
     ours: bool = False  # it is not in the paper
     says_of: Mapping[str, str] = field(default_factory=dict[str, str])  # what the paper says of one data set alone
-    said_of: Sequence[str] = ()  # the data sets that the paper claims it of; empty: all
+    claimed_of: Sequence[str] = ()  # the data sets that the paper claims it of; empty: all
 
     def points(self, setting: Setting) -> list[Point]:
         """Return what is varied; the paper's default is always the point BASE, whose runs all items share."""
@@ -56,7 +56,7 @@ class Item(ABC):
 
     def is_claimed(self, setting: Setting) -> bool:
         """Return whether the paper claims it of this data set; or whether it is one of ours."""
-        return not self.said_of or setting.base.dataset in self.said_of
+        return not self.claimed_of or setting.base.dataset in self.claimed_of
 
     def label(self, point: Point) -> dict[str, str]:
         """Return the columns of the table that say which point a row is of."""
