@@ -3,7 +3,7 @@
 # make test-quick     the tests that take little time: for the inner loop
 # make check    lint, formatting, layers, types, documentation and tests
 # make docs     builds the documentation site in build/site: open build/site/index.html, no server and no network needed
-# make tables   writes the tables of README.md and docs/ from the data in results/
+# make tables   writes the tables of README.md and docs/, and the pages of results/paper, from the data in results/
 # make package  builds wheel and sdist, installs them in a new environment and runs them there
 # make bench    seconds a round, ours and other simulators': takes an hour and needs the machine to itself
 # make test-long      tests that take minutes, such as all six methods on a SuperLink; others show the same in less
